@@ -349,7 +349,7 @@ def draw(seed: int) -> Case:
         if workers and kind != "objects" and collate != "object" and often(0.15):
             arguments["num_workers_batches"] = 1
     if kind == "draws" or (not stream and "workers" not in arguments and often(0.1)):
-        arguments["seed_records"] = chance.choice([True, "place"])
+        arguments["seed_records"] = chance.choice([True, "position"])
         arguments.pop("threads_per_worker", None)
         if arguments.pop("workers", None):
             pass

@@ -242,7 +242,7 @@ class LoaderConfig:
                 'on_worker_death="skip" needs a map-style dataset: an iterable dataset cannot continue past a sample '
                 "without making it"
             )
-        if self.seed_records != "place":
+        if self.seed_records != "position":
             self._set("seed_records", bool(self.seed_records))
         if self.seed_records and (self.workers == "thread" or self.threads_per_worker > 1):
             raise ValueError(

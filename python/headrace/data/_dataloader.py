@@ -150,9 +150,9 @@ class DataLoader(Generic[Batch]):
             that at most the beginning of this batch is repeated. Otherwise the epoch restarts. A RuntimeWarning says
             what is repeated.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
-            that datasets that draw from them do not depend on which worker runs them; or "place": from the sample's
-            place in the epoch, so that a record that comes twice draws different numbers. ``collate_fn`` and
-            ``__getitems__``, which "place" lets make whole batches, then have a separate seed for each batch.
+            that datasets that draw from them do not depend on which worker runs them; or "position": from the sample's
+            position in the epoch, so that a record that comes twice draws different numbers. ``collate_fn`` and
+            ``__getitems__``, which "position" lets make whole batches, then have a separate seed for each batch.
 
     Raises:
         TypeError, ValueError: arguments that are out of range or exclude one another.
@@ -327,7 +327,7 @@ class DataLoader(Generic[Batch]):
         it.
         """
         fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
-        position, resuming = self._place()
+        position, resuming = self._position()
         return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -520,7 +520,7 @@ class DataLoader(Generic[Batch]):
         """Whether the latest iteration says where this loader is, rather than an epoch that was chosen since."""
         return self._latest is not None and self._latest.batch != self._chosen_at
 
-    def _place(self) -> tuple[Position, bool]:
+    def _position(self) -> tuple[Position, bool]:
         """The position from which another loader would continue this one, and whether it is within an epoch."""
         latest = self._latest
         if latest is None or not self._iterates or (latest.feeding and not latest.finished):

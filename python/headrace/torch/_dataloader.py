@@ -44,7 +44,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
     Args:
         seed: of the order and of the workers; default: drawn from ``generator``, or torch's global one, as PyTorch
             does.
-        seed_records: seed the global generators for each sample, from its place in the epoch. Default: with two or
+        seed_records: seed the global generators for each sample, from its position in the epoch. Default: with two or
             more workers, for datasets that are read by index, unless these only look samples up in tensors, or there is
             a ``worker_init_fn``.
         shard: ``(rank, world)``: the share of the samples that this loader gets; see :class:`headrace.DataLoader`.

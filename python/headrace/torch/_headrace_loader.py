@@ -171,7 +171,7 @@ class Maker:
             "persistent_workers": of.persistent_workers,
             "in_order": of.in_order,
             "seed": options.seed,
-            "seed_records": "place" if seeds else False,
+            "seed_records": "position" if seeds else False,
             "shard": options.shard,
             "device": options.device,
             "max_deaths_per_sample": options.max_deaths_per_sample,

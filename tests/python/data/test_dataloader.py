@@ -694,7 +694,7 @@ def test_dataset_protocol() -> None:
         ({"threads_per_worker": 0}, ValueError, "threads_per_worker must be from 1"),
         ({"threads_per_worker": 256, "num_workers": 4}, ValueError, "must be at most 512"),
         ({"seed_records": True, "num_workers": 1, "threads_per_worker": 2}, ValueError, "seed_records=False"),
-        ({"seed_records": "place", "num_workers": 2, "workers": "thread"}, ValueError, "seed_records=False"),
+        ({"seed_records": "position", "num_workers": 2, "workers": "thread"}, ValueError, "seed_records=False"),
         ({"num_workers_batches": 0}, ValueError, "num_workers_batches must be from 1"),
         ({"ragged": "pad", "collate_fn": list}, ValueError, "collate_fn excludes ragged"),
         ({"shard": 3}, TypeError, "shard must be"),

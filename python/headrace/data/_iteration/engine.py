@@ -15,7 +15,14 @@ from headrace import _core, errors
 from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
 from headrace.data._iteration.index_supply import IndexSupply
-from headrace.data._iteration.setup import is_forked, places, scheduler_options, stream_task, tree_decoder, worker_task
+from headrace.data._iteration.setup import (
+    is_forked,
+    scheduler_options,
+    stream_starts,
+    stream_task,
+    tree_decoder,
+    worker_task,
+)
 from headrace.data._iteration.state import Position
 from headrace.data._order.choice import make_plan
 from headrace.data._reports.stats import summarize
@@ -152,9 +159,9 @@ class Engine:
         """
         if self._server is not None:
             if not position.streams and self._server.reader is not None:
-                self._server.reader.forget_place()
+                self._server.reader.forget_start()
             return not position.streams
-        return self.workers.follow(places(position) if position.streams else None)
+        return self.workers.follow(stream_starts(position) if position.streams else None)
 
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
@@ -164,9 +171,9 @@ class Engine:
         epoch, batch = position.epoch, position.batch
         revision = self.workers.revision
         if self._stream is not None:
-            places = [(stream.batches, stream.ended) for stream in position.streams] if self._stream.own else []
+            positions = [(stream.batches, stream.ended) for stream in position.streams] if self._stream.own else []
             self.scheduler.start_epoch(
-                epoch, batch, streams=places, next_stream=position.next_stream, revision=revision
+                epoch, batch, streams=positions, next_stream=position.next_stream, revision=revision
             )
             return
         self.scheduler.start_epoch(epoch, batch, position.skip, revision=revision)

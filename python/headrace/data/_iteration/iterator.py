@@ -71,14 +71,14 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
                 raise errors.FailedPrecondition(self._ended)
             raise StopIteration
         progress = self.progress
-        before = progress.place
+        before = progress.reached
         batch = self._kept
         told: BaseException | None = None
         try:
             if batch is _NOTHING:
                 batch = self._take()
             last = self._engine.last()
-            progress.place = before.after(last) if progress.detailed else last.batch + 1
+            progress.reached = before.after(last) if progress.detailed else last.batch + 1
             if self._unsure_of_pinning:
                 self._check_pinning()
             self._kept = _NOTHING
@@ -101,7 +101,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
             else:
                 rest_if_interpreter_exits()
                 self._kept = batch
-                progress.place = before
+                progress.reached = before
             raise
 
     def _check_pinning(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from headrace import errors
 from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.state import Position, StreamPosition
-from headrace.data._workers.stream_reader import decode_place, encode_place
+from headrace.data._workers.stream_reader import decode_state, encode_state
 
 
 class _StreamProgress(NamedTuple):
@@ -16,7 +16,7 @@ class _StreamProgress(NamedTuple):
     Attributes:
         batches: the number of batches taken in this epoch.
         noted: the number of batches after which the worker last reported the dataset's state.
-        message: the worker's report, for :func:`decode_place`: it is decoded only on request.
+        message: the worker's report, for :func:`decode_state`: it is decoded only on request.
     """
 
     batches: int
@@ -25,7 +25,7 @@ class _StreamProgress(NamedTuple):
 
     def position(self) -> StreamPosition:
         """The same as a :class:`StreamPosition`."""
-        return StreamPosition(self.batches, *decode_place(self.message), self.batches - self.noted)
+        return StreamPosition(self.batches, *decode_state(self.message), self.batches - self.noted)
 
 
 class _StreamsProgress(NamedTuple):
@@ -42,11 +42,11 @@ class _StreamsProgress(NamedTuple):
     @classmethod
     def at(cls, position: Position, streams: int) -> _StreamsProgress:
         """The progress at the start of an iteration over that many streams."""
-        places = position.streams or (StreamPosition(),) * streams
+        starts = position.streams or (StreamPosition(),) * streams
         return cls(
             tuple(
-                _StreamProgress(place.batches, place.batches - place.behind, encode_place(place.state, place.ended))
-                for place in places
+                _StreamProgress(start.batches, start.batches - start.behind, encode_state(start.state, start.ended))
+                for start in starts
             ),
             position.next_stream,
         )
@@ -97,8 +97,8 @@ class _UnorderedProgress(NamedTuple):
     def after(self, last: Any) -> _UnorderedProgress:
         """The progress after another batch was taken: the scheduler's ``last``."""
         newest = (last.batch, self.newest)
-        place = _UnorderedProgress(self.first, self.ahead, newest, self.recent + 1)
-        return place if place.recent <= 32 + len(self.ahead) else place._folded()
+        progress = _UnorderedProgress(self.first, self.ahead, newest, self.recent + 1)
+        return progress if progress.recent <= 32 + len(self.ahead) else progress._folded()
 
     def _folded(self) -> _UnorderedProgress:
         first, ahead, newest = self.first, set(self.ahead), self.newest
@@ -122,8 +122,8 @@ class _UnorderedProgress(NamedTuple):
 
     def position(self) -> dict[str, Any]:
         """The fields of a :class:`Position` for it."""
-        place = self._folded()
-        return {"batch": place.first, "skip": tuple(sorted(place.ahead))}
+        folded = self._folded()
+        return {"batch": folded.first, "skip": tuple(sorted(folded.ahead))}
 
 
 class Progress:
@@ -136,7 +136,7 @@ class Progress:
 
     Attributes:
         back: the position that the loader returns to if no batch of it is taken, and whether a state set it.
-        place: the next batch of the order, whatever happened to those before; if ``detailed``, a
+        reached: the next batch of the order, whatever happened to those before; if ``detailed``, a
             :class:`_StreamsProgress` or an :class:`_UnorderedProgress`. Always replaced as a whole, so that it can be
             put back.
         engine: None once it was shut down.
@@ -155,42 +155,42 @@ class Progress:
         self._plan_states = engine.supply.states()
         self._stateful = engine.stateful
         self.detailed = bool(engine.stream_count) or not engine.in_order
-        self.place: Any = begin.batch
+        self.reached: Any = begin.batch
         if engine.stream_count:
-            self.place = _StreamsProgress.at(begin, engine.stream_count)
+            self.reached = _StreamsProgress.at(begin, engine.stream_count)
         elif self.detailed:
-            self.place = _UnorderedProgress(begin.batch, frozenset(begin.skip))
-        self._first_place = self.place
+            self.reached = _UnorderedProgress(begin.batch, frozenset(begin.skip))
+        self._start = self.reached
 
     @property
     def batch(self) -> int:
         """The first batch that was not taken."""
-        batch: int = self.place.batch if self.detailed else self.place
+        batch: int = self.reached.batch if self.detailed else self.reached
         return batch
 
     @property
     def taken(self) -> int:
         """How many batches were taken, those that no sample was left of included."""
-        taken: int = self.place.taken if self.detailed else self.place
+        taken: int = self.reached.taken if self.detailed else self.reached
         return taken
 
     @property
     def untouched(self) -> bool:
         """Whether no batch of it has been requested."""
-        return not self.finished and self.place == self._first_place
+        return not self.finished and self.reached == self._start
 
     def finish(self, engine: Engine) -> None:
         """All batches were taken."""
         self.finished = True
-        if not isinstance(self.place, _StreamsProgress):
+        if not isinstance(self.reached, _StreamsProgress):
             return
         # In this process the dataset itself says where it is, when it is asked; unless this epoch was resumed at its
         # end, and nothing was read.
         if engine.workers.count == 0 and not any(stream.ended for stream in self.begin.streams):
             return
         states = []
-        for stream, end in zip(self.place.position()["streams"], engine.stream_ends()):
-            states.append(stream.state if stream.ended else decode_place(end)[0])
+        for stream, end in zip(self.reached.position()["streams"], engine.stream_ends()):
+            states.append(stream.state if stream.ended else decode_state(end)[0])
         if any(state is not None for state in states):
             self._following_streams = tuple(StreamPosition(0, state) for state in states)
 
@@ -206,8 +206,8 @@ class Progress:
                 return Position(self.epoch + 1, streams=self._following_streams)
         else:
             return self._position_after(batches)
-        place = self.place.position() if self.detailed else self.begin.from_batch(self.place)
-        return self._position(place)
+        position = self.reached.position() if self.detailed else self.begin.from_batch(self.reached)
+        return self._position(position)
 
     def _position_after(self, batches: int) -> Position:
         """The position after that many batches of the epoch."""
@@ -225,16 +225,16 @@ class Progress:
             )
         return Position(self.epoch, batches, streams=(StreamPosition(batches),))
 
-    def _position(self, place: dict[str, Any]) -> Position:
-        plan = self.begin.plan if place["batch"] == self.begin.batch else {}
+    def _position(self, position: dict[str, Any]) -> Position:
+        plan = self.begin.plan if position["batch"] == self.begin.batch else {}
         if not plan and self._plan_states is not None:
-            plan = self._plan_states(place["batch"])
-        if place["batch"] == 0 and self._begins:
-            place = {**place, "streams": self._begins}
-        return Position(self.epoch, plan=plan, begins=self._begins, **place)
+            plan = self._plan_states(position["batch"])
+        if position["batch"] == 0 and self._begins:
+            position = {**position, "streams": self._begins}
+        return Position(self.epoch, plan=plan, begins=self._begins, **position)
 
     def _is_one_stream(self) -> bool:
-        return isinstance(self.place, _StreamsProgress) and len(self.place.streams) == 1
+        return isinstance(self.reached, _StreamsProgress) and len(self.reached.streams) == 1
 
     def _left_out(self) -> bool:
         """Whether samples were left out that kill workers, and so perhaps whole batches."""

@@ -15,7 +15,7 @@ from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.device import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
 from headrace.data._samples.tensor_columns import tensor_columns
-from headrace.data._workers.stream_reader import StreamPlace, StreamTask
+from headrace.data._workers.stream_reader import StreamStart, StreamTask
 from headrace.data._workers.task import WorkerTask
 
 # Batches that the consumer can keep before further ones are handed out as copies.
@@ -106,14 +106,14 @@ def _collation(config: LoaderConfig, task: WorkerTask, producers: int, prefetch:
 
 
 def stream_task(config: LoaderConfig, position: Position, initial: Any) -> StreamTask:
-    size, begin = config.batch_size or 1, places(position)
-    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, begin, config.tells_epoch, initial)
+    size, starts = config.batch_size or 1, stream_starts(position)
+    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, starts, config.tells_epoch, initial)
 
 
-def places(position: Position) -> dict[int, StreamPlace]:
-    """Where streams begin, by stream; those that are not mentioned are read up to there."""
+def stream_starts(position: Position) -> dict[int, StreamStart]:
+    """Where streams start, by stream; those that are not mentioned are read up to there."""
     return {
-        number: StreamPlace(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
+        number: StreamStart(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
         for number, stream in enumerate(position.streams)
         if stream.ended or stream.state is not None
     }

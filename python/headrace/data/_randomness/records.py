@@ -101,7 +101,7 @@ def _seed_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def place_key(batch: int, row: int) -> int:
+def position_key(batch: int, row: int) -> int:
     """What stands for a row of a batch in :func:`seed_generators`."""
     return ((batch << 32) ^ row) & 0xFFFF_FFFF_FFFF_FFFF
 
@@ -111,7 +111,7 @@ def seed_generators(seed: int, epoch: int, key: Any) -> None:
 
     Args:
         seed, epoch: as of :func:`record_generator`.
-        key: what tells the record from others of the epoch: its index, or :func:`place_key`.
+        key: what tells the record from others of the epoch: its index, or :func:`position_key`.
     """
     words = _PAIR.pack(_epoch_key(seed, epoch), _record_key(key))
     first, second, third = _SEEDS.unpack(hashlib.blake2b(words, digest_size=24).digest())

@@ -23,7 +23,7 @@ def own_copies(batch: Any) -> dict[int, Any]:
     parts = {key: part for key, value in shown.items() if (part := part_of(value)) is not None}
     walk = Walk()
     memory = Memory(list(parts.values()), walk)
-    entries = [(*memory.place(part), part.form, True, part.kind, part.requires_grad) for part in parts.values()]
+    entries = [(*memory.leaf(part), part.form, True, part.kind, part.requires_grad) for part in parts.values()]
     leaves = [leaf.make_array() if isinstance(leaf, Planned) else leaf.copy() for leaf in walk.leaves]
     built = build_arrays(entries, [leaf.dtype for leaf in leaves], leaves)
     return dict(zip(parts, built))

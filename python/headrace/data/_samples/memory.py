@@ -154,7 +154,7 @@ def pickle_batch(batch: Any, walk: Walk) -> Structure:
         if isinstance(part, Planned):
             arrays.append((walk.add(part, part.dtype), None, part.form, True, None, False))
         else:
-            leaf, dtype = memory.place(part, is_offsets=id(part.value) in pickler.offsets)
+            leaf, dtype = memory.leaf(part, is_offsets=id(part.value) in pickler.offsets)
             arrays.append((leaf, dtype, part.form, id(part.value) in shown, part.kind, part.requires_grad))
     return ("pickled", number, arrays)
 
@@ -221,7 +221,7 @@ class Memory:
                 group = _Group(begin, end, parts[i])
             self._groups[id(parts[i])] = group
 
-    def place(self, part: _Part, is_offsets: bool = False) -> tuple[int, np.dtype[Any] | None]:
+    def leaf(self, part: _Part, is_offsets: bool = False) -> tuple[int, np.dtype[Any] | None]:
         """The leaf that has an array's elements, and None; or the leaf that says where these are, and their dtype.
 
         Args:

@@ -24,12 +24,12 @@ def refuse_open_files(dataset: Any) -> None:
     """Raises InvalidArgument if an iterable dataset, or an object that it refers to, holds a file that is open for
     reading.
     """
-    places = {f"dataset.{name}": value for name, value in getattr(dataset, "__dict__", {}).items()}
-    for place, value in {**places, "dataset": dataset}.items():
+    holders = {f"dataset.{name}": value for name, value in getattr(dataset, "__dict__", {}).items()}
+    for holder, value in {**holders, "dataset": dataset}.items():
         file = _open_file(value)
         if file is not None:
             raise errors.InvalidArgument(
-                f"{place} holds the open file {getattr(file, 'name', file)!r}: forked workers share its position, so "
+                f"{holder} holds the open file {getattr(file, 'name', file)!r}: forked workers share its position, so "
                 "each would miss the data that another reads. Open it in __iter__ and close it before an epoch "
                 'begins, or pass num_workers=1 or iterable_sharding="dataset"'
             )

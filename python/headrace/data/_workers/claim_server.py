@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace import _core
 from headrace.data._datasets.datasets import Fetcher
-from headrace.data._randomness.records import generators_restored, place_key, seed_generators
+from headrace.data._randomness.records import generators_restored, position_key, seed_generators
 from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
 from headrace.data._samples.describe import describe, sample_prototype
 from headrace.data._samples.flatten import Flattener
@@ -33,7 +33,7 @@ from headrace.data._workers.errors import (
 from headrace.data._workers.info import WorkerInfo, get_worker_info
 from headrace.data._workers.stream_reader import StreamReader
 from headrace.data._workers.task import WorkerTask
-from headrace.data._workers.updates import UpdateError, UpdateReader, begun_at
+from headrace.data._workers.updates import UpdateError, UpdateReader, started_at
 
 
 class ClaimServer:
@@ -112,7 +112,7 @@ class ClaimServer:
         task = self.task
         self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
         self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
-        # Each record has a seed of its own, unless it is that of its place.
+        # Each record has a seed of its own, unless it is that of its position.
         single = task.convert or task.seed_records is True
         self._bulk = None if single else self._fetcher.bulk
         self._columns = None if task.convert else tensor_columns(task.dataset, task.collate)
@@ -236,13 +236,13 @@ class ClaimServer:
             self._updates.catch_up(revision)
         except UpdateError:
             os._exit(OUTDATED)  # a new worker takes the place of this one, and the claim
-        places, sent = self._updates.places, self._updates.task
+        starts, sent = self._updates.starts, self._updates.task
         if sent is not None and sent is not self._sent:
             self._sent = sent
-            self.task = begun_at(dataclasses.replace(self.task, dataset=sent.dataset, collate=sent.collate), places)
+            self.task = started_at(dataclasses.replace(self.task, dataset=sent.dataset, collate=sent.collate), starts)
             self._begin()
         elif self.reader is not None:
-            self.reader.begin_anew(places)
+            self.reader.begin_anew(starts)
 
     def _look_up(self, claim: _core.Claim, columns: TensorColumns) -> bool:
         """Makes a batch of rows of tensors; False if its samples have to be made one by one."""
@@ -304,17 +304,17 @@ class ClaimServer:
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
-        place = reader.place()
+        report = reader.report()
         if not samples:
-            producer.end_stream(claim, place)
+            producer.end_stream(claim, report)
             return
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
-        if not self._in_place or not producer.fill_from(claim, samples, ended, place):
+        if not self._in_place or not producer.fill_from(claim, samples, ended, report):
             rows = len(samples)
             made = [samples]
             del samples
             holder = [self._collate(made.pop(), list(range(rows)))]
-            producer.write_batch(claim, *self._written(holder), ended, place, rows=rows)
+            producer.write_batch(claim, *self._written(holder), ended, report, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
         """The value to write to the slot for a collated batch, to which ``holder`` has this class's only reference:
@@ -332,7 +332,7 @@ class ClaimServer:
             self._culprit = f"The samples with indices {_INDICES} could not be made"
             indices = producer.indices(claim, pickle.loads)
             seeds = self.task.seed_records
-            made = self._seeded(place_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
+            made = self._seeded(position_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
             if claim.kind == "whole" and self._own_collate and not isinstance(made, (list, tuple)):
                 return made  # a batch already, in a form that is between the dataset and its collate_fn
             if not hasattr(made, "__len__"):
@@ -354,7 +354,7 @@ class ClaimServer:
             argument = samples[0] if self.task.convert else samples
             # The function draws the same numbers in any worker, and after any samples.
             seeds = self.task.seed_records and self.task.stream is None
-            batch = self._seeded(place_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
+            batch = self._seeded(position_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
         producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
@@ -366,8 +366,8 @@ class ClaimServer:
             self._culprit = self._spec = None
 
     def _seeded_getitem(self, index: Any, *out: Any) -> Any:
-        at_place = self.task.seed_records == "place"
-        key = place_key(self.producer.batch, self.producer.row) if at_place else index
+        by_position = self.task.seed_records == "position"
+        key = position_key(self.producer.batch, self.producer.row) if by_position else index
         return self._seeded(key, self._fetcher.getitem, index, *out)
 
     def _seeded(self, key: Any, function: Callable[..., Any], *args: Any) -> Any:

@@ -31,10 +31,10 @@ from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.errors import KeptErrors
 from headrace.data._workers.process_pool import DeathPolicy, Source, WorkerPool
 from headrace.data._workers.snapshot import Snapshot
-from headrace.data._workers.stream_reader import StreamPlace
+from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup, WorkerTask
 from headrace.data._workers.thread_pool import ThreadPool
-from headrace.data._workers.updates import SentTask, UpdateLog, begun_at
+from headrace.data._workers.updates import SentTask, UpdateLog, started_at
 
 
 class WorkerGroup:
@@ -133,10 +133,10 @@ class WorkerGroup:
     def _source(self, updates: UpdateLog) -> Source:
         """The source for a worker that starts now."""
         task: Any = self._task
-        places = {} if task.stream is None else task.stream.places
+        starts = {} if task.stream is None else task.stream.starts
         log = SharedDescriptor(updates.fd)  # one, which is sent once
         if updates.task is not None:
-            task = SentTask(log, updates.task, places)
+            task = SentTask(log, updates.task, starts)
         make_setup = functools.partial(
             WorkerSetup,
             task=task,
@@ -145,7 +145,7 @@ class WorkerGroup:
             completion=SharedDescriptor(self._scheduler.completion_fd),
             updates=log,
         )
-        return Source(make_setup, places, self._is_as_given)
+        return Source(make_setup, starts, self._is_as_given)
 
     def _is_as_given(self) -> bool:
         """Whether the program's objects still equal those that the workers were given, as far as this is known."""
@@ -180,11 +180,11 @@ class WorkerGroup:
         for report in reports:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
 
-    def follow(self, places: Mapping[int, StreamPlace] | None) -> bool:
+    def follow(self, starts: Mapping[int, StreamStart] | None) -> bool:
         """Makes the next epoch use the program's current objects.
 
         Args:
-            places: where streams begin; None: where the workers are.
+            starts: where streams start; None: where the workers are.
 
         Returns:
             Whether that is possible; if not, other workers have to start.
@@ -198,11 +198,11 @@ class WorkerGroup:
                 return True
             if changed and not self._note_change(self.pool.updates):
                 return False
-            if changed or places is not None:
-                places = places or {}
-                if not self.pool.updates.append(places, self._task if changed else None):
+            if changed or starts is not None:
+                starts = starts or {}
+                if not self.pool.updates.append(starts, self._task if changed else None):
                     return False
-                self._task = begun_at(self._task, places)  # workers that start from now on also begin there
+                self._task = started_at(self._task, starts)  # workers that start from now on also begin there
                 self.revision += 1
             return True
 

@@ -44,10 +44,10 @@ from headrace.data._workers.start_checks import (
     require_main_guard,
     worker_name,
 )
-from headrace.data._workers.stream_reader import StreamPlace
+from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 from headrace.data._workers.template import Template, TemplateGone
-from headrace.data._workers.updates import UpdateLog, begun_at
+from headrace.data._workers.updates import UpdateLog, started_at
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
 # logger has registered for the end of a process runs.
@@ -64,12 +64,12 @@ class Source(NamedTuple):
 
     Attributes:
         make_setup: creates its setup.
-        places: where streams begin now.
+        starts: where streams start now.
         is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
     """
 
     make_setup: MakeSetup
-    places: Mapping[int, StreamPlace]
+    starts: Mapping[int, StreamStart]
     is_as_given: Callable[[], bool]
 
 
@@ -247,7 +247,7 @@ class WorkerPool:
             setup = self._own_setup(worker_id)
             try:
                 return self._start(
-                    worker_id, self._template.process(worker_name(worker_id), places=source.places, **setup)
+                    worker_id, self._template.process(worker_name(worker_id), starts=source.starts, **setup)
                 )
             except TemplateGone:
                 self._template = None
@@ -523,10 +523,10 @@ class WorkerPool:
             self.updates.close()
 
 
-def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, places: Mapping[int, StreamPlace], **own: Any) -> None:
+def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, starts: Mapping[int, StreamStart], **own: Any) -> None:
     """The main function of a worker that is forked from a template."""
     setup = make_setup(**own)
-    run_worker(reporter, dataclasses.replace(setup, task=begun_at(setup.task, places)))
+    run_worker(reporter, dataclasses.replace(setup, task=started_at(setup.task, starts)))
 
 
 def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:

@@ -183,8 +183,8 @@ class _Pickler(pickle.Pickler):
             return _same, (self._number_of(value),), (value.__dict__,)
         if self._forked and isinstance(value, np.memmap) and value.mode != "c":
             # All processes that map the file see the same contents.
-            place = value.__array_interface__["data"], value.shape, value.strides, value.dtype.str
-            return _same, (self._number_of(getattr(value, "_mmap", None)), place)
+            layout = value.__array_interface__["data"], value.shape, value.strides, value.dtype.str
+            return _same, (self._number_of(getattr(value, "_mmap", None)), layout)
         return self._reduce_tensor(value) if is_tensor(value) else NotImplemented
 
     def _reduce_tensor(self, value: Any) -> Any:

@@ -23,8 +23,8 @@ _BOTH = ("headrace.dataset", "headrace.iterator")
 
 
 @dataclasses.dataclass(frozen=True)
-class StreamPlace:
-    """A place in a stream: after that many batches of an epoch, with the dataset's state there, if it has one."""
+class StreamStart:
+    """Where a stream starts: after that many batches of an epoch, with the dataset's state there, if it has one."""
 
     epoch: int
     batches: int
@@ -41,7 +41,7 @@ class StreamTask:
         batch_size: rows of this loader's batches.
         rank, world: of each ``batch_size * world`` elements every ``world``-th, from ``rank`` on, is this loader's.
         drop_last: leave out a last batch that is not full.
-        places: where streams begin, by worker (if ``own``; else one for all).
+        starts: where streams start, by worker (if ``own``; else one for all).
         tells_epoch: call the dataset's ``set_epoch`` before each iteration.
         initial: the state of the dataset before anyone read it, if that is known.
     """
@@ -51,7 +51,7 @@ class StreamTask:
     rank: int
     world: int
     drop_last: bool
-    places: Mapping[int, StreamPlace]
+    starts: Mapping[int, StreamStart]
     tells_epoch: bool = True
     initial: Any = None
 
@@ -77,7 +77,7 @@ class StreamReader:
         self._interruptible = interruptible
         self._task = task
         self._stream = worker_id if task.own else 0
-        self._place = task.places.get(self._stream)
+        self._start = task.starts.get(self._stream)
         self._group = task.batch_size * task.world
         self._epoch = -1
         self._batch = 0
@@ -96,8 +96,8 @@ class StreamReader:
         self._begin = self._state_now()
         self._begin_is_end = False
         self._initial = self._begin if task.initial is None else task.initial
-        # What :meth:`place` said of the end of the latest epoch, pickled.
-        self._said_at_end = b""
+        # The report of the end of the latest epoch.
+        self._end_report = b""
 
     def seek(self, epoch: int, batch: int) -> None:
         """Goes to the beginning of a batch, or to the end of the stream. Raises the exceptions of the dataset's
@@ -105,7 +105,7 @@ class StreamReader:
         """
         restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
         # A worker may have read ahead of the consumer, to the end even, and of those that share a stream not all come
-        # to its end: ``places`` says where the stream continues once all of it was consumed.
+        # to its end: ``starts`` says where the stream continues once all of it was consumed.
         given_up = self._epoch >= 0 and (self._interrupted or not self._ended or not self._interruptible)
         with self._uninterrupted():
             if restart:
@@ -113,22 +113,22 @@ class StreamReader:
             while self._batch < batch and not self._ended:
                 self._skip()
 
-    def begin_anew(self, places: Mapping[int, StreamPlace]) -> None:
+    def begin_anew(self, starts: Mapping[int, StreamStart]) -> None:
         """Makes the next ``seek`` iterate again: the dataset has changed.
 
         Args:
-            places: where streams begin, as in :class:`StreamTask`.
+            starts: where streams start, as in :class:`StreamTask`.
         """
         self._outdated = True
-        self._place = place = places.get(self._stream)
-        if place is not None and place.batches == 0 and place.state is not None:
-            self._begin, self._begin_is_end = place.state, True
-        elif place is not None:  # the state at the start of that epoch is unknown: as in a worker that starts there
+        self._start = start = starts.get(self._stream)
+        if start is not None and start.batches == 0 and start.state is not None:
+            self._begin, self._begin_is_end = start.state, True
+        elif start is not None:  # the state at the start of that epoch is unknown: as in a worker that starts there
             self._begin, self._begin_is_end = self._initial, False
 
-    def forget_place(self) -> None:
-        """Has the epoch that follows begin where the dataset is, even if it has the number of the one before."""
-        self._place = None
+    def forget_start(self) -> None:
+        """Has the following epoch start where the dataset is, even if it has the number of the one before."""
+        self._start = None
 
     def read(self) -> tuple[list[Any], bool]:
         """The rows of the next batch, and whether the stream has ended with them. Raises the exceptions of the
@@ -144,14 +144,14 @@ class StreamReader:
         rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
         return rows, self._ended
 
-    def place(self) -> bytes:
-        """A report of the position that has been reached, for :func:`decode_place`; may be empty: then the
-        place is that many batches after the one before that is known.
+    def report(self) -> bytes:
+        """The state at the position that was reached, for :func:`decode_state`. May be empty: the position is then the
+        last reported one and the batches since.
         """
         if self._ended:
             # For the epoch that follows, which is the dataset's affair, not the iterator's.
-            self._said_at_end = dumps((self._state_now(), True))
-            return self._said_at_end
+            self._end_report = dumps((self._state_now(), True))
+            return self._end_report
         holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
         if not holders or self._batch < self._next_state:
             return b""
@@ -185,10 +185,10 @@ class StreamReader:
         self._epoch, self._batch, self._next_state = epoch, 0, 0
         self._ahead = []
         state, self._end_state = self._end_state, None
-        place = self._place
-        if place is not None and place.epoch == epoch and place.batches <= batch:
-            self._batch, state = place.batches, place.state
-            if place.ended:
+        start = self._start
+        if start is not None and start.epoch == epoch and start.batches <= batch:
+            self._batch, state = start.batches, start.state
+            if start.ended:
                 self._end_state, self.is_broken = state, False
                 return
         if self._task.tells_epoch:
@@ -212,7 +212,7 @@ class StreamReader:
         not every dataset can do in a worker.
         """
         # An unpickled object is pickled to the same bytes each time.
-        return bool(self._said_at_end) and dumps(pickle.loads(self._said_at_end)) == dumps((state, True))
+        return bool(self._end_report) and dumps(pickle.loads(self._end_report)) == dumps((state, True))
 
     def _state_now(self) -> Any:
         """The dataset's state; None if it has none."""
@@ -247,7 +247,7 @@ class StreamReader:
             self._elements = begin()
 
     def _resumed(self, state: Any) -> Iterator[Any]:
-        """An iterator that continues where :meth:`place` took ``state``."""
+        """An iterator that continues where :meth:`report` took ``state``."""
         dataset = self._dataset
         of_dataset, of_elements = state, state
         both = isinstance(state, dict) and tuple(state) == _BOTH
@@ -293,12 +293,12 @@ def _is_of_loading(error: BaseException) -> bool:
     return any(frame.f_code.co_name == "load_state_dict" for frame, _ in frames)
 
 
-def encode_place(state: Any, ended: bool) -> bytes:
-    """What :func:`decode_place` gives back."""
+def encode_state(state: Any, ended: bool) -> bytes:
+    """What :func:`decode_state` gives back."""
     return dumps((state, ended)) if state is not None or ended else b""
 
 
-def decode_place(message: bytes) -> tuple[Any, bool]:
+def decode_state(message: bytes) -> tuple[Any, bool]:
     """The dataset's state, None if it has none, and whether the stream has ended."""
     state, ended = pickle.loads(message) if message else (None, False)
     return state, ended

@@ -36,7 +36,7 @@ class WorkerTask:
         convert: a batch is one sample; ``collate`` gets it alone.
         seed: of the records' generators.
         base_seed: of the workers' global generators, to which each worker adds its number; see also :func:`own_task`.
-        seed_records: seed the global generators for each sample, by its index (True) or its place ("place").
+        seed_records: seed the global generators for each sample, by its index (True) or its position ("position").
         stream: how to read ``dataset`` if it is an iterable one.
         feeds: batches go into a queue of a program, which takes whole arrays in C's order, whatever ``collate`` gives.
     """

@@ -1,4 +1,4 @@
-"""Updates for the workers of a pool between epochs: a changed dataset, and the positions where streams begin.
+"""Updates for the workers of a pool between epochs: a changed dataset, and where streams start.
 
 The main process appends it to a memory file that all of them have open. The scheduler puts the revision into each
 claim; a worker that gets a claim of a later revision reads the file up to there first.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Of all tasks after the first one.
 _MAX_LOG_BYTES = 64 << 20
-# Revision, and the lengths of the places and of the task, which may be 0.
+# Revision, and the lengths of the starts of streams and of the task, which may be 0.
 _HEADER = struct.Struct("<QQQ")
 
 
@@ -55,13 +55,13 @@ class UpdateLog:
         self._first = self.size
         return sent
 
-    def append(self, places: Mapping[int, Any], task: WorkerTask | None) -> bool:
-        """Makes the next revision of where streams are to begin, and of a task, if that has changed.
+    def append(self, starts: Mapping[int, Any], task: WorkerTask | None) -> bool:
+        """Makes the next revision of where streams are to start, and of a task, if that has changed.
 
         Returns:
             Whether that was possible; if not, nothing has changed.
         """
-        if not self._append(self.revision + 1, places, task):
+        if not self._append(self.revision + 1, starts, task):
             return False
         self.revision += 1
         return True
@@ -71,11 +71,11 @@ class UpdateLog:
             os.close(self.fd)
             self.fd = -1
 
-    def _append(self, revision: int, places: Mapping[int, Any], task: WorkerTask | None) -> bool:
+    def _append(self, revision: int, starts: Mapping[int, Any], task: WorkerTask | None) -> bool:
         limit = None if revision == 0 else self._first + _MAX_LOG_BYTES
         file = _File(self.fd, self.size + _HEADER.size, limit)
         try:
-            pickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(dict(places))
+            pickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(dict(starts))
             begin = file.at
             if task is not None:
                 _TaskPickler(file).dump(task)
@@ -127,25 +127,26 @@ class _TaskPickler(pickle.Pickler):
 
 
 class SentTask:
-    """In the place of a task that is pickled for a worker: has it read from the log.
+    """Pickled for a worker instead of a task, which is then read from the log.
 
     Args:
-        places: where streams begin now.
+        extent: where the task is in the log, and its length.
+        starts: where streams start now.
     """
 
-    def __init__(self, fd: SharedDescriptor, place: tuple[int, int], places: Mapping[int, Any]) -> None:
-        self._arguments = fd, place, places
+    def __init__(self, fd: SharedDescriptor, extent: tuple[int, int], starts: Mapping[int, Any]) -> None:
+        self._arguments = fd, extent, starts
 
     def __reduce__(self) -> tuple[Callable[..., WorkerTask], tuple[Any, ...]]:
         return _receive, self._arguments
 
 
-def _receive(fd: SharedDescriptor, place: tuple[int, int], places: Mapping[int, Any]) -> WorkerTask:
-    return begun_at(_read(fd.fd, place), places)
+def _receive(fd: SharedDescriptor, extent: tuple[int, int], starts: Mapping[int, Any]) -> WorkerTask:
+    return started_at(_read(fd.fd, extent), starts)
 
 
-def _read(fd: int, place: tuple[int, int]) -> WorkerTask:
-    begin, length = place
+def _read(fd: int, extent: tuple[int, int]) -> WorkerTask:
+    begin, length = extent
     with (
         mmap.mmap(fd, begin + length, mmap.MAP_PRIVATE, mmap.PROT_READ) as content,
         memoryview(content) as view,
@@ -154,11 +155,11 @@ def _read(fd: int, place: tuple[int, int]) -> WorkerTask:
         return pickle.loads(task)  # type: ignore[no-any-return]
 
 
-def begun_at(task: WorkerTask, places: Mapping[int, Any]) -> WorkerTask:
-    """A task whose streams begin at those places; any other task as it is."""
+def started_at(task: WorkerTask, starts: Mapping[int, Any]) -> WorkerTask:
+    """A task whose streams start there; any other task as it is."""
     if task.stream is None:
         return task
-    return dataclasses.replace(task, stream=dataclasses.replace(task.stream, places=places))
+    return dataclasses.replace(task, stream=dataclasses.replace(task.stream, starts=starts))
 
 
 class UpdateError(Exception):
@@ -174,7 +175,7 @@ class UpdateReader:
         note_task: called with each new task.
 
     Attributes:
-        places: where streams begin, by the latest update.
+        starts: where streams start, by the latest update.
         task: by the latest update that had one; None: that with which the worker has started.
     """
 
@@ -183,7 +184,7 @@ class UpdateReader:
         self._lock = threading.Lock()
         self._revision, self._offset = revision, size
         self._note_task = note_task
-        self.places: Mapping[int, Any] = {}
+        self.starts: Mapping[int, Any] = {}
         self.task: WorkerTask | None = None
 
     def catch_up(self, revision: int) -> None:
@@ -197,12 +198,12 @@ class UpdateReader:
             try:
                 while self._revision < revision:
                     header = os.pread(self._fd, _HEADER.size, self._offset)
-                    self._revision, places_length, task_length = _HEADER.unpack(header)
+                    self._revision, starts_length, task_length = _HEADER.unpack(header)
                     begin = self._offset + _HEADER.size
-                    self.places = pickle.loads(os.pread(self._fd, places_length, begin))
-                    self._offset = begin + places_length + task_length
+                    self.starts = pickle.loads(os.pread(self._fd, starts_length, begin))
+                    self._offset = begin + starts_length + task_length
                     if task_length:
-                        task = begin + places_length, task_length
+                        task = begin + starts_length, task_length
                 if task is not None:
                     self.task = _read(self._fd, task)
                     self._note_task(self.task)
