@@ -119,8 +119,9 @@ build/torch-%/.installed: | install $(VENV)/.group-test
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check "$(if $(filter oldest,$*),$(TORCH_OLDEST),$(TORCH_NEWEST))"
 	@touch $@
 
-test-torch: install $(TORCH_VENV)/.installed ## the tests of headrace.torch, with the newest PyTorch or the oldest that is supported: TORCH=oldest
-	$(TORCH_VENV)/bin/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS) tests/python/torch_loader
+test-torch: install $(TORCH_VENV)/.installed ## all tests that need PyTorch, with the newest or the oldest that is supported: TORCH=oldest
+	$(TORCH_VENV)/bin/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS) tests/python/torch_loader \
+	  $$(grep -lrE --include='test_*.py' '(importorskip|find_spec)\("torch|^ *import torch' tests/python | grep -v torch_loader/)
 
 # tests/python/torch_loader/torch_suite.py names the projects and says where their checkouts come from.
 TORCH_PROJECT ?= pytorch

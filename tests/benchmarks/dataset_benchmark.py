@@ -37,7 +37,7 @@ import torch
 from loader_benchmark import Contestant, installed
 from torch.utils import data
 
-from headrace.data._randomness.records import place_key, seed_generators
+from headrace.data._randomness.records import position_key, seed_generators
 from headrace.torch import DataLoader
 
 WORDS = ["water", "wheel", "mill", "stream", "gate", "stone", "flour", "channel", "river", "turns", "slowly", "again"]
@@ -312,7 +312,7 @@ def seeding_us(count: int = 20_000) -> float:
     """Microseconds of processor time to seed the generators for a sample."""
     begin = time.process_time()
     for row in range(count):
-        seed_generators(1, 0, place_key(row >> 6, row & 63))
+        seed_generators(1, 0, position_key(row >> 6, row & 63))
     return (time.process_time() - begin) / count * 1e6
 
 

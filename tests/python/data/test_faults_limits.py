@@ -87,7 +87,8 @@ def test_executable_memory_files_are_forbidden() -> None:
 )
 def test_little_address_space(mebibytes: int, enough: bool, context: str) -> None:
     """Slots are fewer and smaller then; for a batch that does not fit, an error gives both sizes, and the limit."""
-    result = run("big_batches", context, prefix=f"prlimit --as={mebibytes << 20}")
+    one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # of which each takes address space
+    result = run("big_batches", context, prefix=f"prlimit --as={mebibytes << 20}", environment=one_thread)
     assert result["ok"] == enough, result
     if not enough:
         assert "needs 16777216 bytes" in result["error"]

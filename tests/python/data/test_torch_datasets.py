@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from loader_datasets import Ints, Random, Vectors
 
+from headrace import data as ours
 from headrace.data import DataLoader
-from headrace.data._datasets import datasets as ours
+from headrace.data._datasets.datasets import is_iterable_dataset, is_torch_dataset
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.packing import PackedDataset
-from headrace.data._samplers import samplers as samplers
 
 torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
 theirs = pytest.importorskip("torch.utils.data")
@@ -94,40 +94,40 @@ def epochs(loader: Any, count: int = 2) -> list[Any]:
 
 WEIGHTS = [0.5, 0, 3, 1, 2, 0.25]
 OUR_SAMPLERS: dict[str, Callable[[Any], Any]] = {
-    "sequential": lambda data: samplers.SequentialSampler(data),
-    "random": lambda data: samplers.RandomSampler(data, generator=4),
-    "random with replacement": lambda data: samplers.RandomSampler(data, True, 30, generator=4),
-    "random, more than there are": lambda data: samplers.RandomSampler(data, num_samples=50, generator=4),
-    "random, numpy": lambda data: samplers.RandomSampler(data, generator=np.random.default_rng(2)),
-    "subset": lambda data: samplers.SubsetRandomSampler([1, 4, 9, 16], generator=4),
-    "weighted": lambda data: samplers.WeightedRandomSampler(WEIGHTS, 25, generator=4),
-    "weighted without replacement": lambda data: samplers.WeightedRandomSampler(WEIGHTS, 4, False, generator=4),
+    "sequential": lambda data: ours.SequentialSampler(data),
+    "random": lambda data: ours.RandomSampler(data, generator=4),
+    "random with replacement": lambda data: ours.RandomSampler(data, True, 30, generator=4),
+    "random, more than there are": lambda data: ours.RandomSampler(data, num_samples=50, generator=4),
+    "random, numpy": lambda data: ours.RandomSampler(data, generator=np.random.default_rng(2)),
+    "subset": lambda data: ours.SubsetRandomSampler([1, 4, 9, 16], generator=4),
+    "weighted": lambda data: ours.WeightedRandomSampler(WEIGHTS, 25, generator=4),
+    "weighted without replacement": lambda data: ours.WeightedRandomSampler(WEIGHTS, 4, False, generator=4),
     "mixture": lambda data: MixtureSampler([5, 10, 5], [1, 2, 3], generator=4),
 }
 # The same sampler twice: ours with one of torch's generators, and torch's own.
 TWINS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "random": (
-        lambda data: samplers.RandomSampler(data, generator=generator(4)),
+        lambda data: ours.RandomSampler(data, generator=generator(4)),
         lambda data: theirs.RandomSampler(data, generator=generator(4)),
     ),
     "random with replacement": (
-        lambda data: samplers.RandomSampler(data, True, 70, generator(4)),
+        lambda data: ours.RandomSampler(data, True, 70, generator(4)),
         lambda data: theirs.RandomSampler(data, True, 70, generator(4)),
     ),
     "random, more than there are": (
-        lambda data: samplers.RandomSampler(data, num_samples=70, generator=generator(4)),
+        lambda data: ours.RandomSampler(data, num_samples=70, generator=generator(4)),
         lambda data: theirs.RandomSampler(data, num_samples=70, generator=generator(4)),
     ),
     "subset": (
-        lambda data: samplers.SubsetRandomSampler([1, 4, 9, 16], generator(4)),
+        lambda data: ours.SubsetRandomSampler([1, 4, 9, 16], generator(4)),
         lambda data: theirs.SubsetRandomSampler([1, 4, 9, 16], generator(4)),
     ),
     "weighted": (
-        lambda data: samplers.WeightedRandomSampler(WEIGHTS, 25, generator=generator(4)),
+        lambda data: ours.WeightedRandomSampler(WEIGHTS, 25, generator=generator(4)),
         lambda data: theirs.WeightedRandomSampler(WEIGHTS, 25, generator=generator(4)),
     ),
     "weighted without replacement": (
-        lambda data: samplers.WeightedRandomSampler(torch.tensor(WEIGHTS), 4, False, generator(4)),
+        lambda data: ours.WeightedRandomSampler(torch.tensor(WEIGHTS), 4, False, generator(4)),
         lambda data: theirs.WeightedRandomSampler(torch.tensor(WEIGHTS), 4, False, generator(4)),
     ),
 }
@@ -138,9 +138,9 @@ def test_our_samplers_in_both_loaders(name: str) -> None:
     data = TorchRows(20)
     expected = epochs(theirs.DataLoader(data, batch_size=3, sampler=OUR_SAMPLERS[name](data)))
     assert epochs(DataLoader(data, batch_size=3, sampler=OUR_SAMPLERS[name](data))) == expected
-    batches = samplers.BatchSampler(OUR_SAMPLERS[name](data), 3, False)
+    batches = ours.BatchSampler(OUR_SAMPLERS[name](data), 3, False)
     assert epochs(theirs.DataLoader(data, batch_sampler=batches)) == expected
-    batches = samplers.BatchSampler(OUR_SAMPLERS[name](data), 3, False)
+    batches = ours.BatchSampler(OUR_SAMPLERS[name](data), 3, False)
     assert epochs(DataLoader(data, batch_sampler=batches, num_workers=2)) == expected
 
 
@@ -171,8 +171,8 @@ def test_torchs_orders_in_both_loaders(name: str, which: str) -> None:
     assert epochs(DataLoader(data, batch_size=3, sampler=make(data), num_workers=num_workers)) == expected
 
 
-@pytest.mark.parametrize("batch_sampler", [samplers.BatchSampler, theirs.BatchSampler])
-@pytest.mark.parametrize("sampler", [samplers.SequentialSampler, theirs.SequentialSampler])
+@pytest.mark.parametrize("batch_sampler", [ours.BatchSampler, theirs.BatchSampler])
+@pytest.mark.parametrize("sampler", [ours.SequentialSampler, theirs.SequentialSampler])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batch_samplers_go_with_samplers_of_either_kind(batch_sampler: Any, sampler: Any, drop_last: bool) -> None:
     data = TorchRows(11)
@@ -188,7 +188,7 @@ def test_batch_samplers_go_with_samplers_of_either_kind(batch_sampler: Any, samp
 def test_shares_of_processes_are_torchs(length: int, world: int, drop_last: bool) -> None:
     data = TorchRows(length)
     for rank in range(world):
-        mine = samplers.DistributedSampler(data, world, rank, shuffle=False, drop_last=drop_last)
+        mine = ours.DistributedSampler(data, world, rank, shuffle=False, drop_last=drop_last)
         expected = theirs.DistributedSampler(data, world, rank, shuffle=False, drop_last=drop_last)
         assert (len(mine), mine.total_size) == (len(expected), expected.total_size)
         assert list(mine) == list(expected)
@@ -277,9 +277,9 @@ def test_a_split_with_torchs_generator_is_torchs(lengths: list[Any]) -> None:
 
 
 def test_what_is_iterable_of_torchs() -> None:
-    assert ours.is_iterable_dataset(TorchCount(0, 3))
-    assert ours.is_iterable_dataset(theirs.ChainDataset([TorchCount(0, 3)]))
-    assert not ours.is_iterable_dataset(TorchRows(3))
+    assert is_iterable_dataset(TorchCount(0, 3))
+    assert is_iterable_dataset(theirs.ChainDataset([TorchCount(0, 3)]))
+    assert not is_iterable_dataset(TorchRows(3))
     with pytest.raises(TypeError, match="TorchCount is iterable"):
         ours.ConcatDataset([TorchCount(0, 3)])
 
@@ -287,8 +287,8 @@ def test_what_is_iterable_of_torchs() -> None:
 def test_what_is_made_of_torchs_datasets_gives_tensors() -> None:
     rows = TorchRows(3)
     for dataset in (rows, ours.Subset(rows, [0]), ours.ConcatDataset([Ints(3), rows]), ours.StackDataset(x=rows)):
-        assert ours.is_torch_dataset(dataset)
-    assert not ours.is_torch_dataset(ours.StackDataset(x=Ints(3)))
+        assert is_torch_dataset(dataset)
+    assert not is_torch_dataset(ours.StackDataset(x=Ints(3)))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_mixed_and_packed_datasets_in_both_loaders() -> None:
 def test_our_datasets_in_workers_of_torchs_loader(num_workers: int) -> None:
     data = ours.ConcatDataset([ours.Subset(TorchBulk(30), range(5, 25)), TorchRows(7)])
     loaders = [
-        theirs.DataLoader(data, batch_size=4, sampler=samplers.RandomSampler(data, generator=1), num_workers=number)
+        theirs.DataLoader(data, batch_size=4, sampler=ours.RandomSampler(data, generator=1), num_workers=number)
         for number in (0, num_workers)
     ]
     assert epochs(loaders[0]) == epochs(loaders[1])
@@ -348,12 +348,12 @@ def test_errors_are_of_the_same_type_as_torchs() -> None:
         with pytest.raises(Exception) as expected:  # noqa: PT011
             make(theirs, theirs)
         with pytest.raises(type(expected.value)):
-            make(samplers, ours)
+            make(ours, ours)
 
 
 def test_a_torch_generator_goes_on_from_sampler_to_sampler() -> None:
     shared = generator(9)
-    mine, other = samplers.RandomSampler(range(9), generator=shared), theirs.RandomSampler(range(9), generator=shared)
+    mine, other = ours.RandomSampler(range(9), generator=shared), theirs.RandomSampler(range(9), generator=shared)
     alone = theirs.RandomSampler(range(9), generator=generator(9))
     assert [list(mine), list(other), list(mine)] == [list(alone) for _ in range(3)]
 
@@ -361,7 +361,7 @@ def test_a_torch_generator_goes_on_from_sampler_to_sampler() -> None:
 def test_torchs_seed_decides_where_nobody_else_does() -> None:
     def orders(seed: int) -> list[Any]:
         torch.manual_seed(seed)
-        drawn = [samplers.RandomSampler(range(30)), samplers.WeightedRandomSampler(WEIGHTS, 30)]
+        drawn = [ours.RandomSampler(range(30)), ours.WeightedRandomSampler(WEIGHTS, 30)]
         split = ours.random_split(range(30), [15, 15], None)
         return [*map(list, drawn), *(list(part.indices) for part in split)]
 
