@@ -1,14 +1,15 @@
-"""Checks on a real GPU what the tests check against a stand-in for its driver, and measures it. Run by hand:
+"""Checks on a real GPU what the tests check against a stand-in for its driver, and measures the loaders. Run by hand:
 
     python tests/gpu/check.py
 
 It needs torch and a CUDA device, says so if there is none (exit status 77), and fails (1) if a copy has another content
-than its batch.
+than its batch or training other results than with PyTorch's loader.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import Any
@@ -82,6 +83,43 @@ def check_device_content(torch: Any, batches: int, rows: int, elements: int) -> 
     return int(wrong.sum())
 
 
+def check_training(torch: Any) -> bool:
+    """Whether a network trained on batches of either loader, copied in either way, has the same parameters bit by bit.
+
+    The copies are asynchronous, and each batch is dropped when its step has been queued.
+    """
+    from headrace.torch import DataLoader as DropIn
+
+    torch.use_deterministic_algorithms(True)
+    dataset = Numbered(4096, 784)
+
+    def parameters(cls: Any, **options: Any) -> Any:
+        torch.manual_seed(3)
+        network = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).cuda()
+        optimizer = torch.optim.SGD(network.parameters(), 0.01)
+        for batch in cls(dataset, batch_size=64, shuffle=True, num_workers=4, **options):
+            optimizer.zero_grad()
+            network(batch.to("cuda", non_blocking=True) / len(dataset)).square().mean().backward()
+            optimizer.step()
+        return torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+
+    expected = parameters(torch.utils.data.DataLoader, pin_memory=True)
+    ways: list[dict[str, Any]] = [{"pin_memory": True}, {"device": "cuda"}]
+    return all(torch.equal(parameters(DropIn, **way), expected) for way in ways)
+
+
+def throughput(torch: Any, cls: Any, workers: int, **options: Any) -> float:
+    """GB/s of images of 3 × 224 × 224 that arrive on the device, in batches of 64."""
+    elements, samples = 3 * 224 * 224, 6400
+    iterator = iter(cls(Numbered(samples, elements), batch_size=64, num_workers=workers, **options))
+    next(iterator)
+    begin = time.perf_counter()
+    for batch in iterator:
+        batch.to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    return (samples - 64) * elements * 4 / (time.perf_counter() - begin) / 1e9
+
+
 def bandwidth(torch: Any, sources: list[Any], repeats: int) -> float:
     """GB/s of asynchronous copies from those tensors, one after the other."""
     target = torch.empty_like(sources[0], device="cuda")
@@ -136,6 +174,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=2000, help="batches whose content is checked (default: 2000)")
     parser.add_argument("--megabytes", type=int, default=16, help="size of the batches that are timed (default: 16)")
     arguments = parser.parse_args()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms need it
     try:
         import torch
     except ImportError:
@@ -152,7 +191,28 @@ def main() -> int:
     slots, own = check_bandwidth(torch, arguments.megabytes)
     print(f"bandwidth: {slots:.1f} GB/s from slots, {own:.1f} from one pinned buffer ({slots / own:.2f} of it)")
     print(f"overlap: {check_overlap(torch, arguments.megabytes):.0%} of the copies is hidden behind kernels")
-    return 1 if wrong or wrong_on_device else 0
+    same = check_training(torch)
+    print(f"training: the parameters are {'those' if same else 'NOT those'} of PyTorch's loader")
+    for workers in (4, 12):
+        print_throughput(torch, workers)
+    return 1 if wrong or wrong_on_device or not same else 0
+
+
+def print_throughput(torch: Any, workers: int) -> None:
+    """Prints medians of three interleaved rounds."""
+    from headrace.torch import DataLoader as DropIn
+
+    ways = (
+        (torch.utils.data.DataLoader, {"pin_memory": True}),
+        (DropIn, {"pin_memory": True}),
+        (DropIn, {"device": "cuda"}),
+    )
+    rounds = [[throughput(torch, cls, workers, **options) for cls, options in ways] for _ in range(3)]
+    theirs, pinned, on_device = np.median(rounds, axis=0)
+    print(
+        f"{workers} workers: {theirs:.1f} GB/s from PyTorch's loader; {pinned:.1f} ({pinned / theirs:.1f} times) with "
+        f"pin_memory, {on_device:.1f} ({on_device / theirs:.1f} times) with device"
+    )
 
 
 if __name__ == "__main__":
