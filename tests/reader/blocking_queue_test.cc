@@ -425,6 +425,7 @@ TEST(BlockingQueueTest, CountsItemsAndWaiting) {
   IntQueue queue(1);
   queue.Send(0);
   queue.SendFor(1, milliseconds(2));
+  EXPECT_EQ(queue.stats().depth, 1u);
   int item = 0;
   queue.Receive(&item);
   queue.ReceiveFor(&item, milliseconds(3));
