@@ -14,7 +14,8 @@ OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<std::vector<int64_t>>("shape_concat", "the dims of all tensors, one after the other; -1 fits anything")
       .Attr<std::vector<int32_t>>("ranks", "how many entries of shape_concat belong to each tensor")
-      .Attr<std::vector<int32_t>>("dtypes", "the element type of each tensor (values of VarType.Type)")
+      .Attr<std::vector<int32_t>>(
+          "dtypes", "the element type of each tensor (values of VarType.Type); empty: float32 for all", {})
       .Attr<std::vector<int32_t>>("lod_levels", "depth of the LoD of each tensor; empty: 0 for all", {})
       .Attr<std::vector<int32_t>>(
           "need_check_feed", "for each tensor, 0 if its dims and LoD are not to be checked; empty: all are checked",
@@ -28,13 +29,13 @@ BatchContract ContractFromAttrs(const OpDesc& op) {
   const auto& lod_levels = op.Attr<std::vector<int32_t>>("lod_levels");
   const auto& need_check_feed = op.Attr<std::vector<int32_t>>("need_check_feed");
 
-  const auto check_size = [&](std::string_view name, size_t size, bool may_be_empty) {
-    HR_ENFORCE(size == ranks.size() || (may_be_empty && size == 0), InvalidArgument, "'", op.type, "': ranks is about ",
-               ranks.size(), " tensors, ", name, " about ", size);
+  const auto check_size = [&](std::string_view name, size_t size) {
+    HR_ENFORCE(size == ranks.size() || size == 0, InvalidArgument, "'", op.type, "': ranks is about ", ranks.size(),
+               " tensors, ", name, " about ", size);
   };
-  check_size("dtypes", dtypes.size(), false);
-  check_size("lod_levels", lod_levels.size(), true);
-  check_size("need_check_feed", need_check_feed.size(), true);
+  check_size("dtypes", dtypes.size());
+  check_size("lod_levels", lod_levels.size());
+  check_size("need_check_feed", need_check_feed.size());
 
   BatchContract contract;
   size_t used = 0;
@@ -42,11 +43,12 @@ BatchContract ContractFromAttrs(const OpDesc& op) {
     HR_ENFORCE(ranks[i] >= 0 && static_cast<size_t>(ranks[i]) <= shape_concat.size() - used, InvalidArgument, "'",
                op.type, "': ranks does not fit shape_concat, which has ", shape_concat.size(), " entries, at tensor ",
                i);
-    HR_ENFORCE(IsDataType(dtypes[i]), InvalidArgument, "'", op.type, "': ", dtypes[i], ", the dtype of tensor ", i,
+    const int32_t dtype = dtypes.empty() ? static_cast<int32_t>(DataType::kFloat32) : dtypes[i];
+    HR_ENFORCE(IsDataType(dtype), InvalidArgument, "'", op.type, "': ", dtype, ", the dtype of tensor ", i,
                ", is not an element type");
     const auto begin = shape_concat.begin() + static_cast<std::ptrdiff_t>(used);
     contract.specs.push_back({.dims = DDim(begin, begin + ranks[i]),
-                              .dtype = static_cast<DataType>(dtypes[i]),
+                              .dtype = static_cast<DataType>(dtype),
                               .lod_level = lod_levels.empty() ? 0 : lod_levels[i]});
     used += static_cast<size_t>(ranks[i]);
   }

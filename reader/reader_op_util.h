@@ -19,7 +19,7 @@ namespace headrace {
 // The attributes by which an operator that creates a source declares the form of its batches:
 //   shape_concat     the dims of all tensors, one after the other; -1 fits anything
 //   ranks            how many of them belong to each tensor
-//   dtypes           DataType of each tensor
+//   dtypes           DataType of each tensor; empty: kFloat32
 //   lod_levels       depth of each tensor's LoD; empty: 0 for all
 //   need_check_feed  0 for each tensor that is not to be checked, else 1; empty: all are checked
 HEADRACE_API OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);

@@ -1,6 +1,7 @@
 // headrace._core.VarDesc.
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -44,6 +45,22 @@ void SetReaderSpecs(const VarHandle& self, const std::vector<SpecTuple>& specs) 
   for (const auto& [dims, dtype, lod_level] : specs) {
     reader.push_back({dims, ToDataType(dtype), lod_level});
   }
+  self.edit().reader = std::move(reader);
+}
+
+// One field of all tensors of a reader, under Fluid's names. Setting it says how many they are.
+template <typename T, typename Get>
+std::vector<T> OfReader(const VarHandle& self, const Get& get) {
+  std::vector<T> values;
+  for (const TensorSpec& spec : self.get().reader) values.push_back(get(spec));
+  return values;
+}
+
+template <typename T, typename Set>
+void SetOfReader(const VarHandle& self, const std::vector<T>& values, const Set& set) {
+  std::vector<TensorSpec> reader = self.get().reader;
+  reader.resize(values.size());
+  for (size_t i = 0; i < values.size(); ++i) set(reader[i], values[i]);
   self.edit().reader = std::move(reader);
 }
 
@@ -104,6 +121,30 @@ void BindVarDesc(py::module_& m) {
       [](VarDesc& v, bool value) { v.is_parameter = value; });
   cls.def_property("attrs", &VarAttrs, &SetVarAttrs, "What else belongs to it, and is stored with it; a copy.");
   cls.def_property("reader_specs", &ReaderSpecs, &SetReaderSpecs);
+  cls.def("shapes", [](const VarHandle& self) { return OfReader<DDim>(self, std::mem_fn(&TensorSpec::dims)); });
+  cls.def(
+      "set_shapes",
+      [](const VarHandle& self, const std::vector<DDim>& shapes) {
+        SetOfReader(self, shapes, [](TensorSpec& spec, const DDim& dims) { spec.dims = dims; });
+      },
+      py::arg("shapes"), "Those of the tensors of a reader, as many as it has then.");
+  cls.def("dtypes", [](const VarHandle& self) {
+    return OfReader<int32_t>(self, [](const TensorSpec& spec) { return static_cast<int32_t>(spec.dtype); });
+  });
+  cls.def(
+      "set_dtypes",
+      [](const VarHandle& self, const std::vector<int32_t>& dtypes) {
+        SetOfReader(self, dtypes, [](TensorSpec& spec, int32_t dtype) { spec.dtype = ToDataType(dtype); });
+      },
+      py::arg("dtypes"));
+  cls.def("lod_levels",
+          [](const VarHandle& self) { return OfReader<int32_t>(self, std::mem_fn(&TensorSpec::lod_level)); });
+  cls.def(
+      "set_lod_levels",
+      [](const VarHandle& self, const std::vector<int32_t>& levels) {
+        SetOfReader(self, levels, [](TensorSpec& spec, int32_t level) { spec.lod_level = level; });
+      },
+      py::arg("lod_levels"));
 }
 
 }  // namespace headrace::python

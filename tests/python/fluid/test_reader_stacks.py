@@ -254,3 +254,30 @@ def test_several_programs_share_the_batches_of_a_reader(exe: fluid.Executor, bel
         assert all(batches == sorted(batches) for batches in got)
         stack.reader.reset()
     assert len(ended) == 8
+
+
+def test_a_program_may_declare_its_readers_itself(exe: fluid.Executor) -> None:
+    """By operators and declarations, without the layers."""
+    startup = fluid.Program()
+    main = fluid.Program()
+    block = startup.global_block()
+    kinds = fluid.core.VarDesc.VarType
+    numbers, batches = (block.create_var(name=n, type=kinds.READER, persistable=True) for n in ("numbers", "batches"))
+    numbers.desc.set_dtypes([kinds.FP32, kinds.FP32])
+    attrs = {"shape_concat": [1, 2, 1, 1], "ranks": [2, 2], "lod_levels": [0, 0], "low": 0.0, "high": 1.0}
+    block.append_op("create_random_data_generator", outputs={"Out": numbers}, attrs=attrs)
+    block.append_op("create_batch_reader", {"UnderlyingReader": numbers}, {"Out": batches}, {"batch_size": 3})
+    declared = main.global_block().create_var(name="batches", type=kinds.READER, persistable=True)
+    declared.desc.set_shapes(batches.desc.shapes())
+    declared.desc.set_dtypes(batches.desc.dtypes())
+    declared.desc.set_lod_levels(batches.desc.lod_levels())
+    assert declared.desc.reader_specs == batches.desc.reader_specs == [([-1, 2], 5, 0), ([-1, 1], 5, 0)]
+    outs = [main.global_block().create_var(name=name) for name in ("a", "b")]
+    main.global_block().append_op("read", {"Reader": declared}, {"Out": outs})
+    exe.run(startup)
+    a, b = exe.run(main, fetch_list=outs)
+    assert (a.shape, b.shape) == ((3, 2), (3, 1))
+    declared.desc.set_lod_levels([1])
+    assert declared.desc.reader_specs == [([-1, 2], 5, 1)]
+    with pytest.raises(ValueError, match="99 is not the number of a dtype"):
+        declared.desc.set_dtypes([99])
