@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.core import CPUPlace, LoDTensor
+from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program
 
 __all__ = ["DataFeeder"]
@@ -19,6 +21,10 @@ __all__ = ["DataFeeder"]
 def _is_same(row: np.ndarray, given: np.ndarray) -> bool:
     """Whether integers are the numbers that they were made of."""
     return given.dtype.kind not in "fiuc" or np.array_equal(row, given)
+
+
+def _place_count(number: int | None) -> int:
+    return len(cpu_places(number))
 
 
 class _Column:
@@ -156,15 +162,49 @@ class DataFeeder:
             raise errors.InvalidArgument("a batch needs at least one sample")
         return [column.convert(values, self.place) for column, values in zip(self._columns, columns)]
 
-    def decorate_reader(
-        self, reader: Callable[[], Iterable[Iterable[Sequence[Any]]]], multi_devices: bool = False
-    ) -> Callable[[], Iterator[dict[str, LoDTensor]]]:
-        """A reader that applies ``feed`` to the batches of ``reader``."""
-        if multi_devices:
-            raise errors.Unimplemented("there is one device")
+    def feed_parallel(
+        self, iterable: Sequence[Iterable[Sequence[Any]]], num_places: int | None = None
+    ) -> Iterator[dict[str, LoDTensor]]:
+        """``feed`` of one list of samples for each place. A list of the results is fed to a ParallelExecutor or to a
+        CompiledProgram, which joins them.
 
-        def decorated() -> Iterator[dict[str, LoDTensor]]:
+        Args:
+            num_places: None: that of ``cpu_places()``.
+
+        Raises:
+            InvalidArgument: there are not as many lists as places.
+        """
+        wanted = _place_count(num_places)
+        if len(iterable) != wanted:
+            raise errors.InvalidArgument(
+                f"feed_parallel takes a list of samples for each of {wanted} places, got {len(iterable)}"
+            )
+        return map(self.feed, iterable)
+
+    def decorate_reader(
+        self,
+        reader: Callable[[], Iterable[Iterable[Sequence[Any]]]],
+        multi_devices: bool = False,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[Any]]:
+        """A reader that applies ``feed`` to the batches of ``reader``.
+
+        Args:
+            multi_devices: it yields lists of what ``feed`` returns, for as many batches as there are places.
+            num_places: None: as many as ``cpu_places()``.
+            drop_last: whether batches at the end that are not enough for all places are left out.
+        """
+
+        def decorated() -> Iterator[Any]:
             for batch in reader():
                 yield self.feed(batch)
 
-        return decorated
+        def of_places() -> Iterator[list[dict[str, LoDTensor]]]:
+            count = _place_count(num_places)
+            feeds = decorated()
+            while group := list(itertools.islice(feeds, count)):
+                if len(group) == count or not drop_last:
+                    yield group
+
+        return of_places if multi_devices else decorated

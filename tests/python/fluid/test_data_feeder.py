@@ -123,3 +123,28 @@ def test_a_decorated_reader_yields_batches(exe: fluid.Executor) -> None:
     reader = fluid.DataFeeder([x]).decorate_reader(fluid.io.batch(lambda: ((i,) for i in range(5)), 2))
     values = [exe.run(feed=batch, fetch_list=[out])[0].ravel().tolist() for batch in reader()]
     assert values == [[0, 2], [4, 6], [8]]
+
+
+def test_batches_for_several_places_are_fed_together(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [1])
+    out = fluid.layers.scale(x, 2.0)
+    feeder = fluid.DataFeeder([x])
+    program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=fluid.cpu_places(2))
+    (joined,) = exe.run(program, feed=list(feeder.feed_parallel([[(1,), (2,)], [(3,)]], 2)), fetch_list=[out])
+    assert joined.ravel().tolist() == [2, 4, 6]
+    with pytest.raises(ValueError, match="each of 2 places, got 1"):
+        feeder.feed_parallel([[(1,)]], 2)
+    batches = fluid.io.batch(lambda: ((i,) for i in range(5)), 1)
+    for drop_last, sizes in ((True, [2, 2]), (False, [2, 2, 1])):
+        groups = list(feeder.decorate_reader(batches, True, num_places=2, drop_last=drop_last)())
+        assert [len(group) for group in groups] == sizes
+        values = [np.asarray(feed["x"]).item() for group in groups for feed in group]
+        assert values == list(range(sum(sizes)))
+
+
+def test_there_are_as_many_places_as_cpu_num_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeder = fluid.DataFeeder([fluid.layers.data("x", [1])])
+    assert len(list(feeder.feed_parallel([[(1,)]]))) == 1
+    monkeypatch.setenv("CPU_NUM", "3")
+    (group,) = feeder.decorate_reader(lambda: iter([[(1,)]] * 4), multi_devices=True)()
+    assert len(group) == 3
