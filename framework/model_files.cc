@@ -196,7 +196,11 @@ void SaveProgram(const ProgramDesc& program, const fs::path& path) {
 std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   HR_ENFORCE(file.is_open() && fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "'");
-  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  try {
+    return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  } catch (const DataLoss& error) {
+    Throw<DataLoss>("'", path.string(), "': ", error.what());
+  }
 }
 
 void SavePersistables(const ProgramDesc& program, const Scope& scope, const fs::path& folder,

@@ -31,6 +31,8 @@ from headrace._core import (
     op_types,
     read_tensors,
     replace_files,
+    save_inference_model,
+    variable_file_name,
 )
 from headrace.errors import EOFException, QueueClosedError
 from headrace.errors import HeadraceError as EnforceNotMet
@@ -74,7 +76,9 @@ __all__ = [
     "op_types",
     "read_tensors",
     "replace_files",
+    "save_inference_model",
     "set_feed_variable",
+    "variable_file_name",
 ]
 
 

@@ -125,19 +125,10 @@ def _values(variables: Sequence[Variable], scope: Scope) -> dict[str, LoDTensor]
     return values
 
 
-def _file_of(name: str) -> str:
-    """The file of a variable: its name, with a folder for each "/" in it, as in Fluid; names that would
-    lead elsewhere are quoted.
-    """
-    if all(part and not part.startswith(".") for part in name.split("/")) and "\0" not in name:
-        return name
-    return urllib.parse.quote(name, safe="").replace(".", "%2E")
-
-
 def _files_of(values: dict[str, LoDTensor], filename: str | None) -> dict[str, list[LoDTensor]]:
     """Which file holds what: as in Fluid, the tensors of one file are in the order of their names."""
     if filename is None:
-        return {_file_of(name): [value] for name, value in values.items()}
+        return {core.variable_file_name(name): [value] for name, value in values.items()}
     return {filename: [values[name] for name in sorted(values)]}
 
 
@@ -247,7 +238,7 @@ def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:
 
 
 def _read_each(folder: str, name: str, earlier: dict[str, str]) -> LoDTensor:
-    path = os.path.join(folder, _file_of(name))
+    path = os.path.join(folder, core.variable_file_name(name))
     if os.path.isfile(path):
         return core.read_tensors(path, [name])[0]
     for known in (name, earlier.get(name, name)):
@@ -359,43 +350,30 @@ def save_inference_model(
     if isinstance(feeded_var_names, str):
         feeded_var_names = [feeded_var_names]
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
-    if not export_for_deployment:
-        whole = default_main_program() if main_program is None else main_program
-        _save_model(dirname, f"{model_filename or _MODEL}.main_program", whole, params_filename)
-        return [target.name for target in targets]
-    if not targets:
-        raise errors.InvalidArgument("save_inference_model needs a target")
-    program = (default_main_program() if main_program is None else main_program).clone(for_test=True)
-    pruned = program._prune(targets, feeded_var_names)
-    for op in pruned.global_block().ops:
-        if op.type == "read":
-            read = ", ".join(op.output_arg_names)
-            raise errors.InvalidArgument(
-                f"the targets depend on variables read from '{op.input('Reader')[0]}' ({read}): feed those they need"
-            )
     names = [target.name for target in targets]
-    _add_feed_and_fetch(pruned, list(feeded_var_names), names)
-    _save_model(dirname, model_filename or _MODEL, pruned, params_filename)
+    program = default_main_program() if main_program is None else main_program
+    if not export_for_deployment:
+        _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename)
+        return names
+    core.save_inference_model(
+        program.desc,
+        list(feeded_var_names),
+        names,
+        global_scope(),
+        os.fspath(dirname),
+        model_filename or _MODEL,
+        params_filename or "",
+    )
     return names
 
 
-def _save_model(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
+def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
     """Writes a program, and what persists in it."""
     files: dict[str, Any] = {model: program.serialize_to_string()}
     parameters = _files_of(_values(_select(program, None, is_persistable), global_scope()), params_filename)
     if model in parameters:
         raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
     core.replace_files(os.fspath(dirname), files | parameters)
-
-
-def _add_feed_and_fetch(program: Program, feeds: Sequence[str], fetches: Sequence[str]) -> None:
-    block = program.global_block()
-    block.create_var("feed", type=VarType.FEED_MINIBATCH, persistable=True)
-    block.create_var("fetch", type=VarType.FETCH_LIST, persistable=True)
-    for column, name in reversed(list(enumerate(feeds))):
-        block._prepend_op("feed", {"X": "feed"}, {"Out": name}, {"col": column})
-    for column, name in enumerate(fetches):
-        block.append_op("fetch", {"X": name}, {"Out": "fetch"}, {"col": column})
 
 
 def _in_columns(program: Program, op_type: str) -> list[str]:
@@ -428,7 +406,10 @@ def load_inference_model(
                 binary = file.read()
         except FileNotFoundError as error:
             raise errors.NotFound(f"no model found: {error.filename} does not exist") from None
-        program = Program.parse_from_string(binary)
+        try:
+            program = Program.parse_from_string(binary)
+        except errors.DataLoss as error:
+            raise errors.DataLoss(f"{model}: {error}") from error
         fetches = _in_columns(program, "fetch")
         if not fetches:
             raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")
