@@ -69,7 +69,7 @@ PoolVector<Hypothesis<T>> Backtrack(const PoolVector<Step<T>>& steps, size_t s, 
       const size_t row = hypothesis.at;
       const auto& prefixes = step.lod[1];
       HR_ENFORCE(prefixes[first_prefix] <= row && row < prefixes[end_prefix], InvalidArgument, "input Ids: step ",
-                 t + 1, " goes on from row ", row, " of the step before, expected one of source ", s, ", in [",
+                 t + 1, " continues row ", row, " of the previous step, expected one of source ", s, ", in [",
                  prefixes[first_prefix], ", ", prefixes[end_prefix], ")");
       if (step.ids[row] != end_id || hypothesis.ids.empty()) {  // the end once
         hypothesis.ids.push_back(step.ids[row]);

@@ -103,7 +103,7 @@ void SlotReader::ReadLayout(const OpenBatch& batch, ReadyBatch* ready) {
   const SlotHeader& header = arena_.slot(batch.slot);
   const std::byte* slot = arena_.slot_data(batch.slot);
   HR_ENFORCE(IsLayoutReady(header.layout_state.load(std::memory_order_acquire)), DataLoss,
-             "nobody has said what is in it");
+             "its layout has not been written");
   ready->layout_copy = CopyLayout(slot, kDataOffset + batch.facts.indices_bytes);
   const BatchLayout& layout = *ready->layout_copy;
   uint64_t side_bytes = 0;

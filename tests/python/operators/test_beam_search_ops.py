@@ -144,7 +144,7 @@ def test_beam_search_decode_refuses_what_does_not_fit() -> None:
         decode([*STEPS[:3], ([END] * 3, [1.0] * 3, [[2, 2], [0, 0, 1, 2]])])
     with pytest.raises(errors.InvalidArgument, match="expected 2 sources"):
         decode([*STEPS[:3], ([END], [1.0], [[4], [0, 0, 1, 0]])])
-    with pytest.raises(errors.InvalidArgument, match="goes on from row"):
+    with pytest.raises(errors.InvalidArgument, match="continues row"):
         decode([STEPS[0], STEPS[2]])
     with pytest.raises(errors.TypeMismatch, match="LoDTensorArray"):
         layers.beam_search_decode(layers.data("a", [1], dtype="int64"), layers.data("b", [1]), 2, END)
