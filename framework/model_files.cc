@@ -125,7 +125,7 @@ void KeepInference(BlockDesc* block) {
   }
 }
 
-// Removes the operators of a root block that `fetches` do not need, and the variables that nobody uses then.
+// Removes the operators of a root block that `fetches` do not need, and the variables that are unused then.
 void Prune(BlockDesc* block, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
   VarNames needed;
   VarNames used;

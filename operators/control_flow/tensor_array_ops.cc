@@ -75,7 +75,7 @@ class WriteToArrayGradOp : public OperatorBase {
     }
     if (taken.initialized()) {
       *x_grad = std::move(taken);
-    } else {  // nobody has read the place
+    } else {  // the place was never read
       SetZerosLike(ctx.Input("X"), x_grad);
     }
   }

@@ -19,7 +19,7 @@
 namespace headrace::ops {
 namespace {
 
-// A way to go on from a prefix.
+// A way to continue a prefix.
 template <typename T>
 struct Candidate {
   int64_t prefix;  // row of pre_ids
@@ -60,7 +60,7 @@ struct Search {
   void Best(int64_t begin, int64_t end, PoolVector<Candidate<T>>* best) const {
     best->clear();
     for (int64_t prefix = begin; prefix < end; ++prefix) {
-      if (pre_ids[prefix] == end_id) {  // ends here: the only way to go on is to stay
+      if (pre_ids[prefix] == end_id) {  // has ended: it stays as it is
         best->push_back({prefix, end_id, pre_scores[prefix], prefix * width});
         continue;
       }
@@ -173,7 +173,7 @@ std::function<void(const int32_t&)> AtLeast(const char* name, int32_t min) {
 
 HEADRACE_REGISTER_OP(beam_search)
     .Comment(
-        "The beam_size best ways to go on from the prefixes of each source. A prefix that has ended stays as it is; a "
+        "The beam_size best continuations of the prefixes of each source. A prefix that has ended stays as it is; a "
         "source of which all selected ones have ended, a step ago, has none any more.")
     .Input("pre_ids", "int64 [prefixes, 1]: the last id of each prefix")
     .Input("pre_scores", "[prefixes, 1], dtype of scores: the score of each prefix")
@@ -183,7 +183,7 @@ HEADRACE_REGISTER_OP(beam_search)
             "int64 [selected, 1], with a LoD of two levels: the prefixes of each source, and the "
             "selected ones of each prefix")
     .Output("selected_scores", "[selected, 1], LoD of selected_ids: scores of the whole sequences")
-    .Output("parent_idx", "int32 [selected]: the prefixes that they go on from", kDispensable)
+    .Output("parent_idx", "int32 [selected]: the prefixes that they continue", kDispensable)
     .Attr<int32_t>("level", "the level of the LoD of scores whose sequences are the prefixes of a source", 0,
                    AtLeast("level", 0))
     .Attr<int32_t>("beam_size", "how many are selected for a source", 1, AtLeast("beam_size", 1))

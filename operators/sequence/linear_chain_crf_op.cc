@@ -137,7 +137,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const T* d = cost_grad.data<T>();
   const T* emission = emission_tensor.data<T>();
   const int64_t* label = ctx.Input("Label").data<int64_t>();
-  PoolVector<T> alpha;  // anew: the output holds no logs, which alone have room for every weight
+  PoolVector<T> alpha;  // of its own: the output holds no logs, which alone have room for every weight
   PoolVector<T> beta;
   ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;

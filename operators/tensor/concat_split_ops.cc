@@ -185,7 +185,7 @@ void SplitKernel(const ExecutionContext& ctx) {
   Cut(x, pieces, extents, axis);
 }
 
-// A section whose gradient nobody has computed has the gradient zero.
+// A section whose gradient was not computed has the gradient zero.
 void SplitGradKernel(const ExecutionContext& ctx) {
   const DDim& x = ctx.Input("X").dims();
   const size_t axis = *AxisOf(ctx, x.size());

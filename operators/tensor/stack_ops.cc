@@ -30,7 +30,7 @@ template <const char* kPieces, const char* kWhole>
 void StackKernel(const ExecutionContext& ctx) {
   PoolVector<const LoDTensor*> pieces;
   for (size_t k = 0; k < ctx.InputSize(kPieces); ++k) {
-    pieces.push_back(ctx.InputOrNull(kPieces, k));  // a slice whose gradient nobody has computed has the gradient zero
+    pieces.push_back(ctx.InputOrNull(kPieces, k));  // a slice whose gradient was not computed has the gradient zero
   }
   LoDTensor* whole = ctx.Output(kWhole);
   const LoDTensor* first = nullptr;

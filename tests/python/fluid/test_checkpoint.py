@@ -1,4 +1,4 @@
-"""Checkpoints: training that was killed goes on with the same bits, and what is damaged or foreign is refused."""
+"""Checkpoints: training that was killed and resumed ends with the same bits, and what is damaged or foreign is refused."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_batches_that_were_read_ahead_are_read_again(exe: fluid.Executor, tmp_pa
         with pytest.raises(errors.FailedPrecondition, match="reset"):
             fluid.io.load_checkpoint(exe, tmp_path / str(count))
         reader.reset()
-        # The rest of the epoch, then the next one; a checkpoint of a pass that goes on counts what it has left out.
+        # The rest of the epoch, then the next one; a checkpoint in the middle of a pass counts what it has left out.
         assert fluid.io.load_checkpoint(exe, tmp_path / str(count)) == count
         reader.start()
         if count == 1:
@@ -128,7 +128,7 @@ def test_batches_that_were_read_ahead_are_read_again(exe: fluid.Executor, tmp_pa
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
 
 
-def test_loaders_that_are_iterated_over_go_on(exe: fluid.Executor, tmp_path: Path) -> None:
+def test_loaders_that_are_iterated_over_continue(exe: fluid.Executor, tmp_path: Path) -> None:
     loss = model()
     exe.run(fluid.default_startup_program())
     loader = headrace.DataLoader(Rows(), batch_size=3, shuffle=True, seed=1)

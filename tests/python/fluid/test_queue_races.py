@@ -1,4 +1,4 @@
-"""Queues and readers that are ended and begun anew while other threads use them."""
+"""Queues and readers that are ended and begun again while other threads use them."""
 
 from __future__ import annotations
 

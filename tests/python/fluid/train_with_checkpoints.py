@@ -1,4 +1,4 @@
-"""A training program that may be killed at any moment, and goes on: for test_checkpoint.py.
+"""A training program that may be killed at any moment, and resumes: for test_checkpoint.py.
 
 python train_with_checkpoints.py FOLDER WORKERS: trains to the end, and prints a checksum of all that persists.
 """
