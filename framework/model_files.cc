@@ -125,39 +125,6 @@ void KeepInference(BlockDesc* block) {
   }
 }
 
-// Removes the operators of a root block that `fetches` do not need, and the variables that are unused then.
-void Prune(BlockDesc* block, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
-  VarNames needed;
-  VarNames used;
-  const auto need = [&](const std::string& name) {
-    used.insert(name);
-    if (std::find(feeds.begin(), feeds.end(), name) == feeds.end()) needed.insert(name);
-  };
-  for (const auto* names : {&feeds, &fetches}) {
-    for (const std::string& name : *names) {
-      block->GetVar(name);
-      need(name);
-    }
-  }
-  for (size_t i = block->ops().size(); i-- > 0;) {
-    const OpDesc& op = *block->ops()[i];
-    const auto outputs = op.OutputNames();
-    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) { return needed.contains(name); })) {
-      block->RemoveOps(i, i + 1);
-      continue;
-    }
-    HR_ENFORCE(op.type != "read", InvalidArgument, "what is fetched depends on what is read from '",
-               op.Input("Reader").front(), "': feed what it needs of that");
-    used.insert(outputs.begin(), outputs.end());
-    // What an operator writes stays needed, since it may also read it.
-    const auto inputs = op.InputNames();
-    std::for_each(inputs.begin(), inputs.end(), need);
-  }
-  for (const VarDesc* var : block->LocalVars()) {
-    if (!used.contains(var->name)) block->RemoveVar(var->name);
-  }
-}
-
 // The operators by which Fluid's programs say what is fed and fetched.
 void AddFeedAndFetch(BlockDesc* block, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
   for (const auto& [name, kind] : {std::pair("feed", VarKind::kFeedMinibatch), {"fetch", VarKind::kFetchList}}) {
@@ -203,6 +170,37 @@ std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   }
 }
 
+void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
+  BlockDesc* block = &program->block(0);
+  VarNames needed;
+  VarNames used;
+  const auto need = [&](const std::string& name) {
+    used.insert(name);
+    if (std::find(feeds.begin(), feeds.end(), name) == feeds.end()) needed.insert(name);
+  };
+  for (const auto* names : {&feeds, &fetches}) {
+    for (const std::string& name : *names) {
+      block->GetVar(name);
+      need(name);
+    }
+  }
+  for (size_t i = block->ops().size(); i-- > 0;) {
+    const OpDesc& op = *block->ops()[i];
+    const auto outputs = op.OutputNames();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) { return needed.contains(name); })) {
+      block->RemoveOps(i, i + 1);
+      continue;
+    }
+    used.insert(outputs.begin(), outputs.end());
+    // What an operator writes stays needed, since it may also read it.
+    const auto inputs = op.InputNames();
+    std::for_each(inputs.begin(), inputs.end(), need);
+  }
+  for (const VarDesc* var : block->LocalVars()) {
+    if (!used.contains(var->name)) block->RemoveVar(var->name);
+  }
+}
+
 void SavePersistables(const ProgramDesc& program, const Scope& scope, const fs::path& folder,
                       const std::string& parameters) {
   FileSetReplacement set(folder);
@@ -221,7 +219,11 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
   HR_ENFORCE(!fetches.empty(), InvalidArgument, "a model for inference needs something to fetch");
   ProgramDesc inference(program);
   for (size_t i = 0; i < inference.num_blocks(); ++i) KeepInference(&inference.block(i));
-  Prune(&inference.block(0), feeds, fetches);
+  Prune(&inference, feeds, fetches);
+  for (const auto& op : inference.block(0).ops()) {
+    HR_ENFORCE(op->type != "read", InvalidArgument, "what is fetched depends on what is read from '",
+               op->Input("Reader").front(), "': feed what it needs of that");
+  }
   AddFeedAndFetch(&inference.block(0), feeds, fetches);
   const std::vector<std::string> names = VarNamesOf(PersistablesOf(inference));
   const bool is_shared = files.parameters.empty()

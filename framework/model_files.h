@@ -59,6 +59,11 @@ HEADRACE_API void SavePersistables(const ProgramDesc& program, const Scope& scop
 HEADRACE_API void LoadPersistables(const ProgramDesc& program, Scope* scope, const std::filesystem::path& folder,
                                    const std::string& parameters = "");
 
+// Removes the operators of the root block that do not help to compute `fetches` from `feeds`, and the variables that
+// are unused then. Throws NotFound for a name that the program does not declare.
+HEADRACE_API void Prune(ProgramDesc* program, const std::vector<std::string>& feeds,
+                        const std::vector<std::string>& fetches);
+
 // What of `program` is needed to compute `fetches` from `feeds`, with operators that compute as in inference and
 // without those whose role is training, and what persists in that. Throws NotFound for a name that the program does not
 // declare, and as SavePersistables; InvalidArgument if there is nothing to fetch, if it needs a reader, or if a

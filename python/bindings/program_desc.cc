@@ -1,7 +1,12 @@
 // headrace._core.ProgramDesc.
-#include <memory>
-#include <string_view>
+#include <pybind11/stl.h>
 
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/model_files.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/program.h"
 
@@ -36,6 +41,14 @@ void BindProgramDesc(py::module_& m) {
             return std::shared_ptr<ProgramDesc>(ProgramDesc::Parse(std::string_view(bytes)));
           },
           py::arg("bytes"))
+      .def(
+          "prune",
+          [](ProgramDesc& self, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
+            Prune(&self, feeds, fetches);
+          },
+          py::arg("feeds"), py::arg("fetches"),
+          "Removes what the root block does not need to compute ``fetches`` from ``feeds``. KeyError for a name that "
+          "it does not declare.")
       .def_property_readonly("revision", &ProgramDesc::revision)
       .def("__str__", &ProgramDesc::ToString);
 }

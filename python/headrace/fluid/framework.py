@@ -433,18 +433,24 @@ class Program:
         backward pass nor the optimizer's operators, nor what computes learning rates: the attribute "op_role" of an
         operator, which is stored with a program, says which these are.
         """
+        program = self._of_desc(self.desc.copy())
+        if for_test:
+            program._drop_backward()
+            program._set_is_test()
+        return program
+
+    def _of_desc(self, desc: core.ProgramDesc) -> Program:
+        """A program of ``desc``, a copy or a part of this one's, that shares parameters and readers by name."""
         program = Program.__new__(Program)
-        program._start(self.desc.copy())
+        program._start(desc)
         program.random_seed = self.random_seed
         program._seeds_given = self._seeds_given
         program._feed_sources = dict(self._feed_sources)
         program._name_scope_uses = dict(self._name_scope_uses)
         for mine, copy in zip(self.blocks, program.blocks):
             for name, var in mine.vars.items():
-                copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
-        if for_test:
-            program._drop_backward()
-            program._set_is_test()
+                if name in copy.vars:
+                    copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
         return program
 
     def _inference_optimize(self, prune_read_op: bool = True) -> Program:
@@ -489,24 +495,10 @@ class Program:
 
     def _prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
         """A copy with only the operators of the root block that ``targets`` need when ``feeds`` are given."""
-        program = self.clone()
-        block = program.global_block()
-        needed = {name for name in _names(targets) if name not in feeds}
-        for name in needed | set(feeds):
-            if not block.has_var(name):
-                raise errors.NotFound(f"the program declares no variable '{name}'")
-        for index in range(len(block.ops) - 1, -1, -1):
-            op = block.ops[index]
-            if needed.intersection(op.output_arg_names):
-                # An operator may write a variable that it reads (a parameter, for example), so its outputs stay needed.
-                needed.update(name for name in op.input_arg_names if name not in feeds)
-            else:
-                block._remove_op(index)
-        keep = needed | set(feeds) | {name for op in block.ops for name in op.output_arg_names}
-        for name in list(block.vars):
-            if name not in keep:
-                block._remove_var(name)
-        used = set(block.vars)
+        desc = self.desc.copy()
+        desc.prune(list(feeds), _names(targets))
+        program = self._of_desc(desc)
+        used = set(program.global_block().vars)
         program._feed_sources = {
             queue: source for queue, source in program._feed_sources.items() if used.intersection(source.reader_names)
         }

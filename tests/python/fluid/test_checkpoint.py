@@ -1,4 +1,4 @@
-"""Checkpoints: training that was killed and resumed ends with the same bits, and what is damaged or foreign is refused."""
+"""Checkpoints: training that was killed and resumed ends with the same bits; damaged or foreign ones are refused."""
 
 from __future__ import annotations
 
