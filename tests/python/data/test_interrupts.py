@@ -71,19 +71,22 @@ LOADERS: dict[str, Callable[..., DataLoader]] = {
 }
 
 
+# An exception that is raised before one of these would leave the one that is being handled behind.
+END_OF_HANDLER = ("COPY", "POP_EXCEPT", "PUSH_EXC_INFO", "RERAISE")
+
+
 @functools.cache
 def steps(code: types.CodeType) -> frozenset[int]:
     """A superset of the instructions before which CPython may run a signal handler.
 
-    Excluded are the end of an exception handler, where an exception would leave the handled one behind, and the space
-    between the last call and the return.
+    Excluded are the end of an exception handler, and the space between the last call and the return.
     """
     instructions = list(dis.get_instructions(code))
     names = [instruction.opname for instruction in instructions]
     return frozenset(
         instruction.offset
         for instruction, name, following in zip(instructions, names, [*names[1:], ""])
-        if name not in ("COPY", "POP_EXCEPT", "PUSH_EXC_INFO", "RERAISE", "RETURN_VALUE")
+        if name not in (*END_OF_HANDLER, "RETURN_VALUE")
         and following != "RETURN_VALUE"
     )
 
@@ -100,7 +103,9 @@ def moments(code: types.CodeType) -> frozenset[int]:
     return frozenset(
         instruction.offset
         for before, instruction in zip(names, instructions)
-        if before.startswith(("CALL", "JUMP_BACKWARD", "RESUME")) and instruction.opname != "RETURN_VALUE"
+        if before.startswith(("CALL", "JUMP_BACKWARD", "RESUME"))
+        and not before.startswith("CALL_INTRINSIC")
+        and instruction.opname not in (*END_OF_HANDLER, "RETURN_VALUE")
     )
 
 

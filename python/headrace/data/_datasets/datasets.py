@@ -8,7 +8,9 @@ import inspect
 import itertools
 import math
 import operator
+import re
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -154,6 +156,9 @@ def has_state(dataset: Any) -> bool:
 
 
 def _has_parameter(method: Callable[..., Any], name: str) -> bool:
+    if isinstance(method, (types.BuiltinMethodType, types.MethodWrapperType)):
+        # inspect would compile this text, and leave cycles for the garbage collector.
+        return name in re.findall(r"\w+", getattr(method, "__text_signature__", None) or "")
     try:
         return name in inspect.signature(method).parameters
     except (TypeError, ValueError):  # a method without a signature, written in C
