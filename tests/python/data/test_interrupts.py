@@ -86,8 +86,7 @@ def steps(code: types.CodeType) -> frozenset[int]:
     return frozenset(
         instruction.offset
         for instruction, name, following in zip(instructions, names, [*names[1:], ""])
-        if name not in (*END_OF_HANDLER, "RETURN_VALUE")
-        and following != "RETURN_VALUE"
+        if name not in (*END_OF_HANDLER, "RETURN_VALUE") and following != "RETURN_VALUE"
     )
 
 
