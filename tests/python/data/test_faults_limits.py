@@ -83,7 +83,7 @@ def test_executable_memory_files_are_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mebibytes", "enough", "context"), [(64000, True, "spawn"), (4096, True, "fork"), (400, False, "fork")]
+    ("mebibytes", "enough", "context"), [(64000, True, "spawn"), (4096, True, "fork"), (300, False, "fork")]
 )
 def test_little_address_space(mebibytes: int, enough: bool, context: str) -> None:
     """Slots are fewer and smaller then; for a batch that does not fit, an error gives both sizes, and the limit."""
@@ -92,7 +92,7 @@ def test_little_address_space(mebibytes: int, enough: bool, context: str) -> Non
     assert result["ok"] == enough, result
     if not enough:
         assert "needs 16777216 bytes" in result["error"]
-        assert "400 MiB of address space (RLIMIT_AS, ulimit -v)" in result["error"]
+        assert "300 MiB of address space (RLIMIT_AS, ulimit -v)" in result["error"]
 
 
 def test_no_address_space_for_a_place_that_is_kept() -> None:
