@@ -1,3 +1,4 @@
+// Which kernel makes a product: BestIsa says which instruction set, MaxDirectTiles whether the operands are packed.
 #include "operators/math/gemm.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// matmul: products of batches of matrices.
+// matmul: products of batches of matrices, by operators/math/gemm.h.
 #include <algorithm>
 #include <cstdint>
 

@@ -1,3 +1,4 @@
+// How a worker claims the rows of a batch: TryClaim, the compare-and-swap of the protocol in slot.h.
 #include "reader/shared_memory/batch_producer.h"
 
 #include <time.h>

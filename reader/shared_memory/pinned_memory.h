@@ -1,4 +1,5 @@
-// Page-locks memory for CUDA, so that copies from it to a GPU need no staging copy and run asynchronously.
+// Page-locks memory for CUDA, so that copies from it to a GPU need no staging copy and run asynchronously. The copies
+// are made by the user, or by python/headrace/data/_samples/device_copies.py.
 //
 // Without a driver or a GPU, nothing is locked and `problem` says why. The first Pin makes the first call to the
 // driver, because a process that has called it cannot fork children that use it. Memory is locked for every context of

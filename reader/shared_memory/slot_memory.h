@@ -1,5 +1,6 @@
-// The memory of slots that no producer has: locked for CUDA while the consumer has them, kept until devices have read
-// them, and returned to the system when they are not needed.
+// The memory of slots that no producer has (arena.h has all of it, batch_layout.h says where arrays are in a slot):
+// locked for CUDA while the consumer has them, kept until devices have read them, and returned to the system when they
+// are not needed.
 //
 // Thread-safety: any thread; all calls may take the driver's or the kernel's time, so make none of them under a mutex.
 #pragma once

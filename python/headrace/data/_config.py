@@ -33,7 +33,7 @@ from headrace.data._samples.collation import (
     default_convert,
     is_in_place,
 )
-from headrace.data._samples.device import check_device
+from headrace.data._samples.device_copies import check_device
 from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._world import check_sharing
 

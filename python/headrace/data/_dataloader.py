@@ -1,4 +1,7 @@
-"""The loader: batches of a dataset, made by workers in shared memory, in an order that depends on the seed alone."""
+"""The loader: batches of a dataset, made by workers in shared memory, in an order that depends on the seed alone.
+
+Its states are read and checked in ``_iteration.state``.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from headrace.data._iteration.setup import (
 from headrace.data._iteration.state import Position
 from headrace.data._order.choice import make_plan
 from headrace.data._reports.stats import summarize
-from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._workers.claim_server import ClaimServer

@@ -12,7 +12,7 @@ from headrace.data._datasets.datasets import bulk_method, wants_out
 from headrace.data._iteration.state import Position
 from headrace.data._samples.collation import default_collate, is_in_place
 from headrace.data._samples.decode import decode_tree
-from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
 from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._workers.stream_reader import StreamStart, StreamTask

@@ -26,7 +26,7 @@ from headrace.data._samples.containers import (
 from headrace.data._samples.copies import own_copies
 from headrace.data._samples.decode import Build
 from headrace.data._samples.describe import Description, describe, describe_whole
-from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.tensors import (

@@ -1,4 +1,4 @@
-"""Layers that bring data into a program."""
+"""Layers that bring data into a program. Their operators are in the folder ``reader``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pytest
 from loader_datasets import Ints
 
 from headrace.data import DataLoader
-from headrace.data._samples.device import DeviceCopies, check_device
+from headrace.data._samples.device_copies import DeviceCopies, check_device
 
 
 class Stream:
@@ -209,6 +209,6 @@ def test_a_number_is_no_device() -> None:
 
 
 def test_torch_is_not_imported_with_the_loader() -> None:
-    code = "import sys, headrace.data, headrace.data._samples.device; print('torch' in sys.modules)"
+    code = "import sys, headrace.data, headrace.data._samples.device_copies; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

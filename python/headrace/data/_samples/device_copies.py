@@ -1,4 +1,6 @@
-"""Copies batches to a CUDA device, on a stream of the loader's own.
+"""Copies batches to a CUDA device, on a stream of the loader's own: ``DataLoader(device=...)``.
+
+``pin_memory=True`` only locks the arena for copies of the user's: ``reader/shared_memory/pinned_memory.h``.
 
 Torch is imported when the first :class:`DeviceCopies` is made, not with this module.
 """
