@@ -41,11 +41,20 @@ DDim JoinedDims(const PoolVector<DDim>& pieces, std::optional<size_t> axis) {
   return dims;
 }
 
+// Out has the rank of the first tensor. As in Fluid, others may have further dimensions of 1 at the end; one that is
+// not known yet may be that.
+void CutToFirstRank(PoolVector<DDim>* dims) {
+  for (DDim& other : *dims) {
+    while (other.size() > dims->front().size() && Fits(other.back(), 1)) other.pop_back();
+  }
+}
+
 PoolVector<DDim> DimsOfX(const ExecutionContext& ctx) {
   PoolVector<DDim> dims;
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     dims.push_back(ctx.Input("X", k).dims());
   }
+  CutToFirstRank(&dims);
   return dims;
 }
 
@@ -92,6 +101,7 @@ DDim ConcatDims(const InferShapeContext& ctx) {
     EnforceSameType(ctx, "X", "X", k);
     dims.push_back(ctx.InputDim("X", k));
   }
+  CutToFirstRank(&dims);
   return JoinedDims(dims, AxisOf(ctx, dims[0].size()));
 }
 
@@ -214,7 +224,9 @@ OpRegistrar&& SplitAttrs(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(concat)
     .Comment("Tensors side by side.")
-    .Input("X", "tensors of the same dtype and dims, apart from axis", kDuplicable)
+    .Input("X",
+           "tensors of the same dtype and dims, apart from axis and from ones at the end of those behind the first",
+           kDuplicable)
     .With(AxisInput)
     .Output("Out", "their dims; along axis, the sum")
     .With(ConcatAttrs)

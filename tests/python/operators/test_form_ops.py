@@ -85,6 +85,16 @@ def test_concat_and_split(axis: int) -> None:
         test.check_refused(ValueError, "sections")
 
 
+def test_a_tensor_that_is_joined_to_one_of_fewer_dimensions_may_end_in_ones() -> None:
+    x, y = RNG.uniform(-1, 1, (2, 3)), RNG.uniform(-1, 1, (2, 2, 1, 1))
+    whole = np.concatenate([x, y[:, :, 0, 0]], 1)
+    test = OpTest("concat", {"X": [x, y]}, {"axis": 1}, {"Out": whole})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    for pieces in ([y, x], [x, y.reshape(2, 1, 1, 2)]):
+        OpTest("concat", {"X": pieces}, {"axis": 1}).check_refused(ValueError, "X")
+
+
 def test_forms_that_do_not_fit_are_refused() -> None:
     for op_type, attrs, part in (
         ("reshape", {"shape": [4, 2]}, "shape"),
