@@ -59,6 +59,7 @@ class Config:
             ``$XDG_CACHE_HOME/headrace/wirehead``.
         timeout: seconds to keep trying while the server does not answer.
         lease: seconds after which a process that has stopped renewing its lease is considered dead.
+        source: the file that it was read from, for messages; no key.
     """
 
     swap_cap: int
@@ -75,6 +76,7 @@ class Config:
     directory: str | None = None
     timeout: float = 60
     lease: float = 30
+    source: str = dataclasses.field(default="the configuration", repr=False, compare=False)
 
     @classmethod
     def load(cls, source: ConfigSource) -> Config:
@@ -93,7 +95,7 @@ class Config:
         if isinstance(source, Config):
             return source
         if isinstance(source, Mapping):
-            return cls._from_mapping(source, "the configuration")
+            return cls._from_mapping(source, cls.source)
         if not isinstance(source, (str, os.PathLike)):
             raise TypeError(f"a configuration is the path of config.yaml or a mapping with its keys, got {source!r}")
         path = Path(source)
@@ -101,14 +103,13 @@ class Config:
 
     @classmethod
     def _from_mapping(cls, keys: Mapping[Any, Any], where: str) -> Config:
-        fields = {field.name.upper(): field for field in dataclasses.fields(cls)}
         problems: list[str] = []
         values: dict[str, Any] = {}
         for key, value in keys.items():
-            field = fields.get(str(key))
+            field = KEYS.get(str(key))
             if field is None:
-                near = difflib.get_close_matches(str(key).upper(), fields, n=1)
-                hint = f"; did you mean {near[0]}?" if near else f"; valid are {', '.join(fields)}"
+                near = difflib.get_close_matches(str(key).upper(), KEYS, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; valid are {', '.join(KEYS)}"
                 problems.append(f"{key} is unknown{hint}")
             elif value is not None:
                 problem, checked = _check(str(key), value)
@@ -116,7 +117,7 @@ class Config:
                     got = "" if field.name == "mongohost" else f", got {reprlib.repr(value)}"  # it may hold a password
                     problems.append(f"{key} must be {problem}{got}")
                 values[field.name] = checked
-        for key, field in fields.items():
+        for key, field in KEYS.items():
             if field.default is dataclasses.MISSING and field.name not in values:
                 what = "samples per generation" if key == "SWAP_CAP" else "name of the database"
                 problems.append(f"{key} is missing ({what})")
@@ -124,7 +125,7 @@ class Config:
             problems.append("MONGOHOST and DIRECTORY exclude each other: a database, or a local store")
         if problems:
             raise ConfigError(f"{where}: " + "; ".join(problems))
-        return cls(**values)
+        return cls(**values, source=where)
 
     @property
     def is_local(self) -> bool:
@@ -159,6 +160,9 @@ class Config:
     def cache(self) -> str:
         """The cache and its store in words, without credentials."""
         return f"{self.dbname} at {self.place}"
+
+
+KEYS = {field.name.upper(): field for field in dataclasses.fields(Config) if field.name != "source"}
 
 
 def _read(path: Path) -> Mapping[Any, Any]:

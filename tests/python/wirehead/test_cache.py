@@ -140,7 +140,7 @@ def test_no_data_is_an_error_in_time(config: dict[str, Any]) -> None:
 
 def test_settings_must_agree(config: dict[str, Any]) -> None:
     Generator(numbered(0, 5), config).run()
-    with pytest.raises(StoreError, match="made with SWAP_CAP 5, but this configuration says 6"):
+    with pytest.raises(StoreError, match="made with SWAP_CAP 5, but the configuration says 6"):
         MongoheadDataset({**config, "SWAP_CAP": 6})
     with pytest.raises(StoreError, match="made with SAMPLE"):
         Generator(numbered(0, 5), {**config, "SAMPLE": ["x", "y"]}).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import reprlib
 import socket
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.wirehead import Config, ConfigError, MongoheadDataset, StoreUnreachableError, WireheadManager
+from headrace.wirehead.config import KEYS
 
 ORIGINAL = """
 MONGOHOST: "localhost" # hostname or ip of node hosting mongodb
@@ -36,7 +36,6 @@ def test_the_file_of_the_original(tmp_path: Path) -> None:
     assert config.place == "localhost:27017"
 
 
-KEYS = {field.name.upper(): field for field in dataclasses.fields(Config)}
 NAMES = ["WRITE_COLLECTION", "READ_COLLECTION", "COUNTER_COLLECTION", "TEMP_COLLECTION"]
 WHOLE = "must be a whole number from 1 to"
 A_NAME = 'must be a name of at most 63 bytes that has no $ and does not begin with "system."'
@@ -212,11 +211,25 @@ def test_an_unreachable_host_is_named_and_the_password_is_not(is_uri: bool, monk
     assert "swordfish" not in str(caught.value)
 
 
-def test_a_user_without_a_password_and_a_broken_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("mongodb://me@localhost", "names the user me and no password: set the environment variable WIREHEAD_PASSWORD"),
+        ("mongodb://me:sword/fish@localhost", "is not a valid URI: write mongodb://user@host:27017/"),
+        ("mongodb://localhost:99999/", "Port must be an integer between 0 and 65535"),
+    ],
+)
+def test_a_uri_that_is_refused_later_is_named_with_its_file(
+    host: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pymongo")
     monkeypatch.delenv("WIREHEAD_PASSWORD", raising=False)
-    with pytest.raises(ConfigError, match="set the environment variable WIREHEAD_PASSWORD"):
-        MongoheadDataset({"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": "mongodb://me@localhost"})
-    with pytest.raises(ConfigError, match="MONGOHOST") as caught:
-        MongoheadDataset({"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": "mongodb://me:sword/fish@localhost"})
-    assert "fish" not in str(caught.value)
+    path = tmp_path / "config.yaml"
+    path.write_text(f'SWAP_CAP: 1\nDBNAME: x\nMONGOHOST: "{host}"\n')
+    with pytest.raises(ConfigError) as caught:
+        MongoheadDataset(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: MONGOHOST")
+    assert message in said
+    assert "\n" not in said
+    assert "fish" not in said

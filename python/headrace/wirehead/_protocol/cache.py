@@ -355,7 +355,7 @@ class Cache:
         for name, value in ours.items():
             if found[name] != value:
                 raise StoreError(
-                    f"{place} was made with {name} {found[name]}, but this configuration says {value}: use the same, "
+                    f"{place} was made with {name} {found[name]}, but {self.config.source} says {value}: use the same, "
                     f"{remedy}"
                 )
 

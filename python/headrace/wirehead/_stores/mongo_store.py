@@ -383,8 +383,8 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
         if user and not password:
             if not os.environ.get(PASSWORD_VARIABLE):
                 raise ConfigError(
-                    f"MONGOHOST names the user {unquote_plus(user)} and no password: set the environment variable "
-                    f"{PASSWORD_VARIABLE}"
+                    f"{config.source}: MONGOHOST names the user {unquote_plus(user)} and no password: set the "
+                    f"environment variable {PASSWORD_VARIABLE}"
                 )
             options.update(username=unquote_plus(user), password=os.environ[PASSWORD_VARIABLE])
         given = {name.lower() for name, _ in parse_qsl(urlsplit(host).query)} if uri else ()
@@ -403,9 +403,9 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
         if isinstance(error, ConfigError):
             raise
         if "@" not in host:
-            raise ConfigError(f"MONGOHOST: {error}") from None
+            raise ConfigError(f"{config.source}: MONGOHOST: {error}") from None
         # PyMongo's message may quote any part of it, including a password.
         raise ConfigError(
-            "MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the password in "
-            f"{PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"
+            f"{config.source}: MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the "
+            f"password in {PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"
         ) from None
