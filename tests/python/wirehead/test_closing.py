@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from ferretdb_server import Server
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._protocol.cache import Cache
@@ -75,6 +77,53 @@ def test_a_process_that_ends_leaves_no_lease(filled: dict[str, Any], last: str, 
     program.write_text(PROGRAM.format(last=last))
     subprocess.run([sys.executable, str(program), yaml.safe_dump(filled)], check=True)
     assert readers(filled) == 0
+
+
+LAST = """
+import sys, threading, yaml
+from headrace.wirehead import MongoTupleheadDataset
+dataset = MongoTupleheadDataset(yaml.safe_load(sys.argv[1]), to="numpy")
+dataset[0]
+def read():
+    while True:
+        dataset._reader.read(1, 0)
+print("reads", flush=True)
+sys.stdin.readline()
+{last}
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("last", ["", "threading.Thread(target=read, daemon=True).start()"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_ends_while_the_server_does_not_answer(
+    number: signal.Signals, last: str, own_server: Server, tmp_path: Path
+) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600}
+    WireheadGenerator(
+        iter([(np.random.default_rng(0).integers(0, 256, 3 << 20, np.uint8), 2)]), config
+    ).run()  # in several chunks
+    program = tmp_path / "program.py"
+    program.write_text(LAST.format(last=last))
+    process = subprocess.Popen(
+        [sys.executable, str(program), yaml.safe_dump(config)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reads\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert own_server._process is not None
+        own_server._process.send_signal(number)
+        time.sleep(0.5)  # a thread has asked it for something
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(60) == 0  # two seconds, on an idle machine
+    finally:
+        process.kill()
+        process.communicate()
+        own_server.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

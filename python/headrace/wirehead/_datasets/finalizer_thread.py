@@ -24,8 +24,9 @@ CLOSING_PRIORITY = 10
 _jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _lock = threading.Lock()  # guards the thread; not taken by close_later
-# Seconds that the exit of a process waits for closing: a server may be gone. Leases expire by themselves.
-_PATIENCE = 1.5
+# Seconds that the exit of a process waits for closing: a server may be gone, and PyMongo waits for its threads before.
+# Leases expire by themselves.
+_PATIENCE = 1.0
 
 
 def start_closing() -> None:

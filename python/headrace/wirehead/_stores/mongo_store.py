@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import collections
 import contextlib
 import itertools
 import json
@@ -99,8 +99,6 @@ class MongoStore:
         self._name = re.compile(
             rf"(?:{counter}\.(?:{of}\.)?(?:{'|'.join(TABLES)})|{write}\.(?:{of}\.)?(\d{{12}})\.(?:samples|chunks)\.\d+)"
         )
-        # Threads start when there is something for them.
-        self._pool = concurrent.futures.ThreadPoolExecutor(self.parallel, "headrace-wirehead-chunks")
         try:
             found = self._retried(lambda session: self._client.admin.command("ismaster"))
             self._has_sessions = found.get("logicalSessionTimeoutMinutes") is not None
@@ -178,12 +176,35 @@ class MongoStore:
             yield from self._map(read, names[start : start + self.parallel])
 
     def _map(self, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The results of the action for each, several at the same time; all have finished when it returns or raises."""
-        if len(items) == 1:
-            return [action(items[0])]
-        running = [self._pool.submit(action, item) for item in items]
-        concurrent.futures.wait(running)
-        return [done.result() for done in running]
+        """The results of the action for each, several at the same time; all have finished when it returns or raises an
+        ``Exception``.
+        """
+        results: dict[int, Result] = {}
+        errors: list[Exception] = []
+        left = collections.deque(enumerate(items))
+
+        def work() -> None:
+            with contextlib.suppress(IndexError):  # there is nothing left
+                while not errors:
+                    k, item = left.popleft()
+                    try:
+                        results[k] = action(item)
+                    except Exception as error:
+                        errors.append(error)
+
+        # Not those of an executor: the interpreter waits for them at exit, even if the server has gone silent.
+        helpers = [
+            threading.Thread(target=work, name="headrace-wirehead-chunks", daemon=True)
+            for _ in range(min(self.parallel, len(items)) - 1)
+        ]
+        for helper in helpers:
+            helper.start()
+        work()
+        for helper in helpers:
+            helper.join()
+        if errors:
+            raise errors[0]
+        return [results[k] for k in range(len(items))]
 
     def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
         # Of the documents only the names are asked for, which MongoDB's index on them answers. FerretDB makes documents
@@ -256,7 +277,6 @@ class MongoStore:
         return []  # other collections of the database are not looked at
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False)
         with pymongo.timeout(_FAREWELL):  # it tells the server that its sessions end
             self._client.close()
 
