@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace.wirehead._stores.store as stores
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.reader import Reader
@@ -27,7 +26,7 @@ def test_parts_are_few_and_small(swap_cap: int, length: int) -> None:
     assert parts[0] == 0
     assert parts[-1] < _MOST_PARTS
     samples = next((id for id in range(swap_cap) if part_of(id, length, swap_cap)), swap_cap)
-    assert samples * length <= 2**24 or samples == -(-swap_cap // _MOST_PARTS)
+    assert samples * length <= 2**20 or samples == -(-swap_cap // _MOST_PARTS)
 
 
 def test_the_part_is_in_the_name() -> None:
@@ -35,12 +34,11 @@ def test_the_part_is_in_the_name() -> None:
     assert part_of_chunk(chunk_name(0, "generator-12", 4, 1)) == "00"
 
 
-def test_a_generation_in_several_parts(place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_PART_BYTES", 1000)
-    cache = Cache({**place, "SWAP_CAP": 7, "TIMEOUT": 30, "CHUNKSIZE": 0.0002})
+def test_a_generation_in_several_parts(place: dict[str, Any]) -> None:
+    cache = Cache({**place, "SWAP_CAP": 7, "TIMEOUT": 30, "CHUNKSIZE": 0.2, "COMPRESSION": "none"})
     writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data", "label"))
-    for value in range(7):  # 408 bytes in two chunks; two samples to a part
-        assert writer.put((np.full(50, value), value)) == (1, value)
+    for value in range(7):  # 391 KiB in two chunks; two samples to a part of 1 MiB
+        assert writer.put((np.full(50_000, value), value)) == (1, value)
     descriptions = cache.samples(1, 0)
     assert [descriptions[id]["part"] for id in range(7)] == [0, 0, 1, 1, 2, 2, 3]
     if "MONGOHOST" in place:
