@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,18 @@ def test_status_and_clean(folder: Path) -> None:
     cleaned = run(folder, "clean", "--force")
     assert cleaned.returncode == 0, cleaned.stdout
     assert json.loads(run(folder, "status", "--json").stdout)["generation"] == 0
+
+
+def test_a_reader_of_the_output_may_end(folder: Path) -> None:
+    command = [sys.executable, "-m", "headrace.wirehead", "status", "--watch", "0.01"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(("test at ", "headrace_test_"))
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
 
 
 def _look_at_status(folder: Path, manage: Command) -> None:

@@ -67,7 +67,9 @@ def test_clean_removes_the_cache_and_nothing_else(
     assert "removed\n" in capsys.readouterr().out
     assert sorted(os.listdir(tmp_path)) == ["config.json", "thesis"]
     assert (tmp_path / "thesis" / "data.nii.gz").exists()
-    assert main(["clean", "--config", config]) == 0  # there is nothing left to remove
+    for options in [], ["--dry-run"]:
+        assert main(["clean", "--config", config, *options]) == 0
+        assert capsys.readouterr().out == f"there is no cache brains at {folder}\n"
 
 
 def test_clean_leaves_files_in_the_folder_that_are_not_the_caches(
@@ -150,12 +152,41 @@ def test_a_cache_that_is_made_during_a_clean_stays(keys: dict[str, Any], monkeyp
         old.check_is_there()
 
 
+@pytest.mark.parametrize("late", ["0123456789abcdef.leases", "notes"])
+def test_what_comes_into_a_folder_that_clean_has_renamed(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """By a process that had opened it before, while another one creates the next cache."""
+    fill(Cache(keys))
+    made: list[Cache] = []
+    unlink = os.unlink
+
+    def come(path: Any, **options: Any) -> None:
+        unlink(path, **options)
+        if not made and Path(path).name == "headrace-wirehead-cache":
+            (Path(path).parent / late).mkdir()
+            made.append(Cache(keys))
+            fill(made[0])
+
+    monkeypatch.setattr(local_stores.os, "unlink", come)
+    left = Cache(keys).store.clean()
+    made[0].check_is_there()
+    assert made[0].current() == 1
+    if late == "notes":
+        (kept,) = left
+        assert Path(kept).is_dir()
+        assert made[0].store.clean() == left  # and the next one does not forget it
+    else:
+        assert left == []
+        assert os.listdir(tmp_path) == ["brains.wirehead"]
+
+
 def test_what_a_killed_clean_has_left_goes_with_the_next(
     keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(Cache(keys))
     with monkeypatch.context() as patch:
-        patch.setattr(LocalStore, "_remove", staticmethod(lambda folder: True))
+        patch.setattr(LocalStore, "_remove", staticmethod(lambda folder: []))
         assert Cache(keys).store.clean() == []
     (aside,) = tmp_path.iterdir()
     (aside / "0123456789abcdef.leases").mkdir()
@@ -232,7 +263,7 @@ def test_readers_and_status_create_nothing(
 def test_settings_are_checked_when_the_data_come(keys: dict[str, Any]) -> None:
     early = Cache({**keys, "SWAP_CAP": 3}, create=False)
     fill(Cache(keys))
-    with pytest.raises(StoreError, match="was made with SWAP_CAP 2, but this configuration says 3"):
+    with pytest.raises(StoreError, match="was made with SWAP_CAP 2, but the configuration says 3"):
         early.wait_for_data(1)
 
 

@@ -11,6 +11,7 @@ import time
 
 from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
 from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.store import SETTINGS
 from headrace.wirehead.config import Config, at_least
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.manager import WireheadManager, log_to_stdout
@@ -93,6 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (StoreError, TimeoutError) as error:
         print(f"headrace.wirehead: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the program that reads the output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # lest flushing it at exit fails, too
+        return 1
     except KeyboardInterrupt:
         return 130
 
@@ -145,12 +149,18 @@ def _clean(options: argparse.Namespace) -> int:
                 f"{cache.config.dbname} is in use by {', '.join(users)}; stop them, wait {cache.config.lease:g} "
                 "seconds for those that have died, or use --force"
             )
-        generations = ", ".join(map(str, cache.store.generations())) or "none"
-        what = f"the cache {cache.config.cache} (generations: {generations})"
-        print(f"{'would remove' if options.dry_run else 'removes'} {what}", flush=True)
-        if not options.dry_run:
-            left = cache.store.clean()
-            print("\n".join(["removed", *(f"kept, because it does not belong to the cache: {path}" for path in left)]))
+        store = cache.store
+        if store.find(SETTINGS, "settings") is not None or store.incarnations():
+            generations = ", ".join(map(str, store.generations())) or "none"
+            what = f"the cache {cache.config.cache} (generations: {generations})"
+            print(f"would remove {what}" if options.dry_run else f"removes {what}", flush=True)
+            done = ["removed"]
+        else:
+            print(f"there is no cache {cache.config.cache}", flush=True)
+            done = []
+        if not options.dry_run:  # without a cache, too: a process that was killed while it cleaned leaves a folder
+            kept = [f"kept, because it does not belong to the cache: {path}" for path in store.clean()]
+            print(*done, *kept, sep="\n", end="\n" if done or kept else "")
     return 0
 
 

@@ -25,6 +25,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 # The file that marks a folder as a cache: nothing is stored in, read from or removed from a folder without it.
 _MARK = "headrace-wirehead-cache"
+# At a folder that has been renamed: what other processes have begun to store may arrive in it still.
+_ATTEMPTS = 10
 _TABLE = re.compile(
     # Without an incarnation: the settings, and tables of format 2.
     rf"(?:([0-9a-f]{{16}})\.)?(?:(\d{{12}})\.(?:chunks|samples\.\d+)|{'|'.join(TABLES)})"
@@ -201,39 +203,55 @@ class LocalStore:
 
     @_reported
     def clean(self) -> list[str]:
-        for aside in self._root.parent.glob(f".{self._root.name}.{'[0-9a-f]' * 32}"):  # of who was killed
-            if (aside / _MARK).exists():
-                self._remove(aside)
-        if not os.path.lexists(self._root):
-            return []
-        self._check_root()
-        if not (self._root / _MARK).exists():
-            return []
+        root = self._root
+        asides = root.parent.glob(f".{root.name}.{'[0-9a-f]' * 32}")  # of processes that were killed
+        left = [aside / name for aside in asides if (aside / _MARK).exists() for name in self._remove(aside)]
+        if os.path.lexists(root):
+            self._check_root()
+            if (root / _MARK).exists():
+                left += self._clean_root()
+        return list(map(str, left))
+
+    def _clean_root(self) -> list[Path]:
+        """What is left there that is not the cache's."""
+        root = self._root
         tables = [match[0] for match in self._tables() if match[0] != SETTINGS]  # of caches that are gone, after this
         for table in (SETTINGS, *tables):
-            shutil.rmtree(self._root / table, ignore_errors=True)
-        foreign = (name for name in sorted(os.listdir(self._root)) if name != _MARK and not _TABLE.fullmatch(name))
-        left = [str(self._root / name) for name in foreign]
-        if not left and not (self._root / SETTINGS).exists():  # no process has created the next cache yet
+            shutil.rmtree(root / table, ignore_errors=True)
+        foreign = [name for name in sorted(os.listdir(root)) if name != _MARK and not _TABLE.fullmatch(name)]
+        if not foreign and not (root / SETTINGS).exists():  # no process has created the next cache yet
             # Who stores something at this moment finds no folder, instead of one that is half removed.
             aside = self._aside()
-            os.rename(self._root, aside)
-            if not self._remove(aside):  # something has come that is not ours
-                os.rename(aside, self._root)
-                return self.clean()
-        return left
+            os.rename(root, aside)
+            foreign = self._remove(aside)
+            if foreign:
+                try:
+                    os.rename(aside, root)
+                except OSError:  # another process has created the next cache by now
+                    root = aside
+        return [root / name for name in foreign]
 
     @staticmethod
-    def _remove(folder: Path) -> bool:
-        """Removes a folder that was a cache; whether there was nothing else in it."""
+    def _remove(folder: Path) -> list[str]:
+        """Removes a folder that no process knows as a cache's, or not any more, unless there is something in it that is
+        not a cache's, which is returned.
+        """
         with contextlib.suppress(FileNotFoundError):  # another one removes it, too
-            for table in filter(_TABLE.fullmatch, os.listdir(folder)):
-                shutil.rmtree(folder / table, ignore_errors=True)
-            if os.listdir(folder) != [_MARK]:
-                return False
-            os.unlink(folder / _MARK)
-            os.rmdir(folder)
-        return True
+            for _ in range(_ATTEMPTS):
+                for table in filter(_TABLE.fullmatch, os.listdir(folder)):
+                    shutil.rmtree(folder / table, ignore_errors=True)
+                kept = sorted(name for name in os.listdir(folder) if name != _MARK)
+                if not kept:
+                    os.unlink(folder / _MARK)
+                    try:
+                        os.rmdir(folder)
+                        break
+                    except OSError:
+                        _make_mark(folder)
+                elif not any(map(_TABLE.fullmatch, kept)):
+                    break
+            return kept
+        return []
 
     def close(self) -> None:
         pass
