@@ -74,14 +74,14 @@ class Command:
 
     def until(self, pattern: str, count: int = 1) -> list[Any]:
         """What matches, as soon as it does so often."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(found := re.findall(pattern, self.output)) < count:
             assert time.monotonic() < deadline, self.output
             time.sleep(0.02)
         return found
 
 
-def run(folder: Path, *arguments: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace.wirehead", *arguments],
         cwd=folder,

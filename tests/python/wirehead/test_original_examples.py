@@ -236,7 +236,7 @@ def folder(place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def run(folder: Path, script: str) -> str:
     """What a script prints."""
     done = subprocess.run(
-        [sys.executable, script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100
+        [sys.executable, script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
