@@ -68,10 +68,10 @@ std::vector<LoDTensor> ReadTensorsOf(const std::string& path, const std::vector<
 void SaveModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
                const std::vector<std::string>& fetches, const std::shared_ptr<ScopeHandle>& scope,
                const std::string& folder, const std::string& program_file, const std::string& parameters_file) {
-  const ProgramDesc copy(program);  // with the GIL, which guards the program
+  const auto copy = std::make_unique<ProgramDesc>(program);  // with the GIL, which guards the program
   const GilReleased nogil;
   const ScopedWaitHook hook(&CheckSignals);
-  SaveInferenceModel(copy, feeds, fetches, scope->scope(), folder, {program_file, parameters_file});
+  SaveInferenceModel(*copy, feeds, fetches, scope->scope(), folder, {program_file, parameters_file});
 }
 
 // A context: the folder is locked within it.
