@@ -2,7 +2,6 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
-#include <link.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -28,26 +27,19 @@ struct Library {
   std::exception_ptr refusal;
 };
 
-// The loaded libheadrace whose code this is not, or empty.
-std::string OtherLibheadrace() {
-  std::string other;
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, size_t, void* found) {
-        const std::string_view path = object->dlpi_name;
-        const auto own = reinterpret_cast<uintptr_t>(&OtherLibheadrace);
-        bool is_own = false;
-        for (const ElfW(Phdr)* segment = object->dlpi_phdr; segment < object->dlpi_phdr + object->dlpi_phnum;
-             segment++) {
-          const uintptr_t begin = object->dlpi_addr + segment->p_vaddr;
-          is_own = is_own || (segment->p_type == PT_LOAD && own - begin < segment->p_memsz);
-        }
-        if (!is_own && path.substr(path.rfind('/') + 1).starts_with("libheadrace.so")) {
-          *static_cast<std::string*>(found) = path;
-        }
-        return 0;
-      },
-      &other);
-  return other;
+Dl_info InfoOf(const void* function) {
+  Dl_info info{};
+  dladdr(function, &info);
+  return info;
+}
+
+// The libheadrace that a loaded library was linked with, if it is not this one, or empty.
+std::string OtherLibheadrace(void* library) {
+  const Dl_info own = InfoOf(reinterpret_cast<const void*>(&LoadOpLibrary));
+  // The library and what it was linked with are searched, not what else is loaded.
+  const void* theirs = own.dli_sname == nullptr ? nullptr : dlsym(library, own.dli_sname);
+  const Dl_info other = InfoOf(theirs);
+  return theirs == nullptr || other.dli_fbase == own.dli_fbase ? "" : other.dli_fname;
 }
 
 bool IsLoaded(const std::string& path) {
@@ -79,12 +71,6 @@ std::string Readable(const std::string& reason) {
   return name == symbol ? reason : StrCat(reason, " (", name, "): is the library linked with all that it uses?");
 }
 
-Dl_info OwnInfo(const void* function) {
-  Dl_info info{};
-  dladdr(function, &info);
-  return info;
-}
-
 std::string StandardLibraryName(uint64_t library) {
   return library > kLibcxx ? StrCat("libc++ with _LIBCPP_ABI_VERSION=", library - kLibcxx)
                            : StrCat("libstdc++ with _GLIBCXX_USE_CXX11_ABI=", library - 1);
@@ -93,7 +79,7 @@ std::string StandardLibraryName(uint64_t library) {
 // Why the library at `path` does not fit this libheadrace: what the name of the OpLibraryAbi that it refers to tells.
 // Empty if it fits, or if nothing is known of it.
 std::string WhyNotThisAbi(const std::string& path) {
-  const Dl_info own = OwnInfo(reinterpret_cast<const void*>(&OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>));
+  const Dl_info own = InfoOf(reinterpret_cast<const void*>(&OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>));
   const std::string name = own.dli_sname == nullptr ? "" : own.dli_sname;
   const size_t digits = name.find(std::to_string(kOpLibraryLayout));
   std::ifstream file(path, std::ios::binary);
@@ -119,9 +105,9 @@ std::string WhyNotThisAbi(const std::string& path) {
 }
 
 // Why a library has registered nothing that this program could use.
-std::string WhyNothing() {
-  const Dl_info own = OwnInfo(reinterpret_cast<const void*>(&LoadOpLibrary));
-  const std::string other = OtherLibheadrace();
+std::string WhyNothing(void* library) {
+  const Dl_info own = InfoOf(reinterpret_cast<const void*>(&LoadOpLibrary));
+  const std::string other = OtherLibheadrace(library);
   if (other.empty()) {
     return "it registers neither operators nor kernels";
   }
@@ -153,7 +139,7 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
     Library library;
     const std::string refused = StrCat("operator library '", path, "' is refused: ");
     try {
-      HR_ENFORCE(loaded_before || !log.empty(), InvalidArgument, WhyNothing());
+      HR_ENFORCE(loaded_before || !log.empty(), InvalidArgument, WhyNothing(handle));
       library.types = log.Commit();
     } catch (const AlreadyExists& error) {
       library.refusal = std::make_exception_ptr(AlreadyExists(StrCat(refused, error.message())));
