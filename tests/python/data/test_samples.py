@@ -8,9 +8,11 @@ import dataclasses
 import enum
 import importlib
 import pickle
+import subprocess
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -327,11 +329,17 @@ def test_tensors_are_arrays_or_tensors_as_asked() -> None:
 
 
 def test_torch_is_not_imported_for_arrays() -> None:
-    if "torch" in sys.modules:
-        pytest.skip("somebody imported torch already")
-    load([(np.ones(2), 1, "x")] * 2)
-    rebuilt(*Flattener().collated(collate_in_place([(np.ones(2), 1)])), None)
-    assert "torch" not in sys.modules
+    code = """
+import sys
+from test_samples import *
+load([(np.ones(2), 1, "x")] * 2)
+rebuilt(*Flattener().collated(collate_in_place([(np.ones(2), 1)])), None)
+print("torch" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_bfloat16_without_ml_dtypes_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
