@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,8 +135,9 @@ def program(
         prefix: a command that starts the program.
     """
     own_shm = can_unshare()
-    with tempfile.TemporaryDirectory(prefix="headrace-fault-", ignore_cleanup_errors=True) as text:
-        folder = Path(text)
+    with contextlib.ExitStack() as cleanup:
+        folder = Path(tempfile.mkdtemp(prefix="headrace-fault-"))
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         (folder / "tmp").mkdir()
         (folder / "stdout").touch()
         script = folder / "run.sh"
