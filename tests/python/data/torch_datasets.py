@@ -64,6 +64,21 @@ def nested(index: int) -> dict[str, Any]:
     }
 
 
+def _takes_numpys_bool() -> bool:
+    """PyTorch 2.6 does not take a scalar of NumPy 2.4."""
+    try:
+        torch.as_tensor(np.bool_(True))
+    except TypeError:
+        return False
+    return True
+
+
+# Of which PyTorch makes tensors when they are scalars of NumPy's.
+SCALARS = {"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+if _takes_numpys_bool():
+    SCALARS.add("bool")
+
+
 def every_dtype(index: int) -> dict[str, Any]:
     """Tensors, arrays and scalars of each dtype that torch and NumPy have in common, and torch's own."""
     dtypes = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"]
@@ -72,7 +87,7 @@ def every_dtype(index: int) -> dict[str, Any]:
         sample["tensor " + name] = torch.full((2,), index % 2, dtype=getattr(torch, name))
         sample["array " + name] = np.full((2,), index % 2, dtype=name)
         sample["0-d array " + name] = np.array(index % 2, dtype=name)
-        if name != "complex64":
+        if name in SCALARS:
             sample["scalar " + name] = np.dtype(name).type(index % 2)
     sample["0-d tensor"] = torch.tensor(index)
     sample["bfloat16"] = torch.full((3,), index, dtype=torch.bfloat16)
