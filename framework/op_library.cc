@@ -33,15 +33,6 @@ Dl_info InfoOf(const void* function) {
   return info;
 }
 
-// The libheadrace that a loaded library was linked with, if it is not this one, or empty.
-std::string OtherLibheadrace(void* library) {
-  const Dl_info own = InfoOf(reinterpret_cast<const void*>(&LoadOpLibrary));
-  // The library and what it was linked with are searched, not what else is loaded.
-  const void* theirs = own.dli_sname == nullptr ? nullptr : dlsym(library, own.dli_sname);
-  const Dl_info other = InfoOf(theirs);
-  return theirs == nullptr || other.dli_fbase == own.dli_fbase ? "" : other.dli_fname;
-}
-
 bool IsLoaded(const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle != nullptr) {
@@ -104,15 +95,17 @@ std::string WhyNotThisAbi(const std::string& path) {
       own.dli_fname, "' and without such options");
 }
 
-// Why a library has registered nothing that this program could use.
+// Why a loaded library has registered nothing that this program could use.
 std::string WhyNothing(void* library) {
   const Dl_info own = InfoOf(reinterpret_cast<const void*>(&LoadOpLibrary));
-  const std::string other = OtherLibheadrace(library);
-  if (other.empty()) {
+  // The library and what it was linked with are searched, not what else is loaded.
+  const void* theirs = own.dli_sname == nullptr ? nullptr : dlsym(library, own.dli_sname);
+  const Dl_info other = InfoOf(theirs);
+  if (theirs == nullptr || other.dli_fbase == own.dli_fbase) {
     return "it registers neither operators nor kernels";
   }
-  return StrCat("its operators are registered with '", other, "', which it was linked with, while this program runs '",
-                own.dli_fname, "'; link it with that");
+  return StrCat("its operators are registered with '", other.dli_fname,
+                "', which it was linked with, while this program runs '", own.dli_fname, "'; link it with that");
 }
 
 }  // namespace

@@ -23,10 +23,6 @@ def _is_same(row: np.ndarray, given: np.ndarray) -> bool:
     return given.dtype.kind not in "fiuc" or np.array_equal(row, given)
 
 
-def _place_count(number: int | None) -> int:
-    return len(cpu_places(number))
-
-
 class _Column:
     """Gathers one variable's part of the samples of a batch."""
 
@@ -174,7 +170,7 @@ class DataFeeder:
         Raises:
             InvalidArgument: there are not as many lists as places.
         """
-        wanted = _place_count(num_places)
+        wanted = len(cpu_places(num_places))
         if len(iterable) != wanted:
             raise errors.InvalidArgument(
                 f"feed_parallel takes a list of samples for each of {wanted} places, got {len(iterable)}"
@@ -201,7 +197,7 @@ class DataFeeder:
                 yield self.feed(batch)
 
         def of_places() -> Iterator[list[dict[str, LoDTensor]]]:
-            count = _place_count(num_places)
+            count = len(cpu_places(num_places))
             feeds = decorated()
             while group := list(itertools.islice(feeds, count)):
                 if len(group) == count or not drop_last:

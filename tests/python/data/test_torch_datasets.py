@@ -328,27 +328,27 @@ def test_our_datasets_in_workers_of_torchs_loader(num_workers: int) -> None:
 
 
 def test_errors_are_of_the_same_type_as_torchs() -> None:
-    bad: list[Callable[[Any, Any], Any]] = [
-        lambda sampler, data: sampler.RandomSampler([1], replacement=1),
-        lambda sampler, data: sampler.RandomSampler([1], num_samples=0),
-        lambda sampler, data: sampler.RandomSampler([]),
-        lambda sampler, data: sampler.WeightedRandomSampler([1.0], 0),
-        lambda sampler, data: sampler.WeightedRandomSampler([1.0], 1, replacement=1),
-        lambda sampler, data: sampler.WeightedRandomSampler([[1.0]], 1),
-        lambda sampler, data: sampler.BatchSampler([1], 0, False),
-        lambda sampler, data: sampler.BatchSampler([1], 1, 1),
-        lambda sampler, data: sampler.DistributedSampler([1, 2], 2, 2),
-        lambda sampler, data: data.StackDataset(),
-        lambda sampler, data: data.StackDataset([1], [1, 2]),
-        lambda sampler, data: data.random_split([1, 2], [1, 2]),
-        lambda sampler, data: data.Subset([1, 2], [0])[1],
-        lambda sampler, data: data.ConcatDataset([[1], [2]])[2],
+    bad: list[Callable[[Any], Any]] = [
+        lambda package: package.RandomSampler([1], replacement=1),
+        lambda package: package.RandomSampler([1], num_samples=0),
+        lambda package: package.RandomSampler([]),
+        lambda package: package.WeightedRandomSampler([1.0], 0),
+        lambda package: package.WeightedRandomSampler([1.0], 1, replacement=1),
+        lambda package: package.WeightedRandomSampler([[1.0]], 1),
+        lambda package: package.BatchSampler([1], 0, False),
+        lambda package: package.BatchSampler([1], 1, 1),
+        lambda package: package.DistributedSampler([1, 2], 2, 2),
+        lambda package: package.StackDataset(),
+        lambda package: package.StackDataset([1], [1, 2]),
+        lambda package: package.random_split([1, 2], [1, 2]),
+        lambda package: package.Subset([1, 2], [0])[1],
+        lambda package: package.ConcatDataset([[1], [2]])[2],
     ]
     for make in bad:
         with pytest.raises(Exception) as expected:  # noqa: PT011
-            make(theirs, theirs)
+            make(theirs)
         with pytest.raises(type(expected.value)):
-            make(ours, ours)
+            make(ours)
 
 
 def test_a_torch_generator_goes_on_from_sampler_to_sampler() -> None:
