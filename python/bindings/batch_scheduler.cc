@@ -114,6 +114,10 @@ class BatchScheduler {
   uint64_t supplied() const { return supplied_; }
 
   const std::optional<ReadyBatch>& last() const { return last_; }
+  uint64_t last_batch() const {
+    HR_ENFORCE(last_.has_value(), FailedPrecondition, "no batch was taken yet");
+    return last_->batch;
+  }
   bool undecoded() const { return undecoded_; }
 
   bool InOwner() const { return shared_memory::ProcessId() == owner_; }
@@ -260,6 +264,8 @@ void BindBatchScheduler(py::module_& m) {
       .def_property_readonly(
           "last", &BatchScheduler::last,
           "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
+      // A method: it is called for each batch, and an attribute takes several times as long.
+      .def("last_batch", &BatchScheduler::last_batch, "`last.batch`.")
       .def_property_readonly("undecoded", &BatchScheduler::undecoded,
                              "Whether the exception that `next` has just raised came from decoding its batch.")
       .def(

@@ -44,11 +44,13 @@ def contestants(dataset: Texts, workers: list[int]) -> list[tuple[Contestant, in
     arguments: dict[str, Any] = {"batch_size": BATCH_SIZE, "shuffle": True, "collate_fn": pad, "drop_last": True}
     field = [(Contestant("loop", lambda: loop(dataset)), 0)]
     for number in workers:
+        # Workers that live as long as the loader, of both: the texts are too many objects for a snapshot.
+        arguments["persistent_workers"] = number > 0
         loader = hr.DataLoader(dataset, num_workers=number, seed=1, **arguments)
         field.append((Contestant(f"headrace, {number}", loader.__iter__, loader.shutdown), number))
         if installed("torch"):
             data = importlib.import_module("torch.utils.data")
-            peer = data.DataLoader(dataset, num_workers=number, persistent_workers=number > 0, **arguments)
+            peer = data.DataLoader(dataset, num_workers=number, **arguments)
             field.append((Contestant(f"torch, {number}", peer.__iter__), number))
     return field
 

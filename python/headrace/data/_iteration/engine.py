@@ -280,6 +280,11 @@ class Engine:
             self.scheduler.accuse(batch.author)
 
     @property
+    def last_batch(self) -> Callable[[], int]:
+        """Returns the number of the batch that :meth:`next` took last."""
+        return self.scheduler.last_batch
+
+    @property
     def acknowledge(self) -> Callable[[], None]:
         """To be called for each batch, when what :meth:`next` gave has arrived: the scheduler's, if that will do."""
         return self.scheduler.acknowledge if self._hand_over is None else self._acknowledge_here

@@ -45,7 +45,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         # Under this name, PyTorch's, programs look for the processes.
         self._workers = engine.workers.processes
         self._take = engine.next
-        self._acknowledge = engine.acknowledge
+        self._last_batch, self._acknowledge = engine.last_batch, engine.acknowledge
         self.progress = progress
         self._kept: Any = _NOTHING
         self._length = length
@@ -77,8 +77,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         try:
             if batch is _NOTHING:
                 batch = self._take()
-            last = self._engine.last()
-            progress.reached = before.after(last) if progress.detailed else last.batch + 1
+            progress.reached = before.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
             if self._unsure_of_pinning:
                 self._check_pinning()
             self._kept = _NOTHING
@@ -119,5 +118,5 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def _let_go(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            del self._take, self._acknowledge
+            del self._take, self._last_batch, self._acknowledge
             self._give_back(engine)

@@ -49,8 +49,13 @@ def decode_tree(
     _collect_forms(structure, forms)
     convert = _Conversion(to, move, forms)
     converters = [None if dtype is None else convert(dtype, form) for dtype, form in zip(dtypes, forms)]
-    if structure == ("list", [("leaf", i, form) for i, form in enumerate(forms)]) and not any(converters):
-        return lambda leaves: leaves, dtypes  # the most common batch: the list is fresh already
+    if structure[-1] == [("leaf", i, form) for i, form in enumerate(forms)] and not any(converters):
+        # The most common batches, without a call for each array. The list is fresh already.
+        if structure[0] == "list":
+            return lambda leaves: leaves, dtypes
+        if structure[0] == "dict" and structure[1] is dict:
+            keys = structure[3]
+            return lambda leaves: dict(zip(keys, leaves)), dtypes
     return _builder(structure, converters), dtypes
 
 
