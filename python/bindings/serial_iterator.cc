@@ -110,6 +110,25 @@ PyObject* New(PyTypeObject* type, PyObject* /*args*/, PyObject* /*kwargs*/) {
   return self;
 }
 
+// Raises the error that `result` holds, which it takes, if it is a failure; else returns it.
+PyObject* RaisedIfFailure(PyObject* self, PyObject* result) {
+  static PyObject* const name = PyUnicode_InternFromString("failure_type");
+  auto step = py::reinterpret_steal<py::object>(result);
+  const auto type =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(self)), name));
+  if (!type) {
+    return nullptr;
+  }
+  if (reinterpret_cast<PyObject*>(Py_TYPE(result)) != type.ptr()) {
+    return step.release().ptr();
+  }
+  const auto error = py::reinterpret_steal<py::object>(PyObject_GetAttrString(result, "error"));
+  if (error) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  }
+  return nullptr;
+}
+
 PyObject* Next(PyObject* self) {
   static PyObject* const name = PyUnicode_InternFromString("_advance");
   Turn& turn = reinterpret_cast<Iterator*>(self)->turn;
@@ -118,7 +137,7 @@ PyObject* Next(PyObject* self) {
   }
   PyObject* result = PyObject_CallMethodNoArgs(self, name);
   turn.GiveUp();
-  return result;
+  return result == nullptr ? nullptr : RaisedIfFailure(self, result);
 }
 
 PyObject* Self(PyObject* self) {
@@ -129,7 +148,9 @@ PyObject* Self(PyObject* self) {
 constexpr const char* kDoc =
     "An iterator whose steps, calls of its method `_advance`, never overlap. A thread that calls next() while another "
     "one is in a step waits for its turn; `_before_waiting` is called first, and may raise instead. A step that calls "
-    "next() itself, and any call in a fork of the process that made the iterator, raises FailedPrecondition.";
+    "next() itself, and any call in a fork of the process that made the iterator, raises FailedPrecondition. A step "
+    "that returns an instance of the class's `failure_type` makes next() raise the instance's `error`: from a step "
+    "that raised it itself, a signal handler could take it away.";
 
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(&New)},

@@ -44,9 +44,11 @@ class Failed:
 
     Attributes:
         error: why.
+        counts: whether a batch has failed, rather than the sampler after the last one.
     """
 
     error: BaseException
+    counts: bool = True
 
 
 class Engine:
@@ -190,9 +192,10 @@ class Engine:
     def next(self) -> Any:
         """The next batch, or a :class:`Failed` one: the same again until :meth:`acknowledge` is called.
 
+        The sampler's error comes after the batches before it.
+
         Raises:
             StopIteration: the epoch has ended.
-            Exception: the sampler's, after the batches before it (``supply.error``).
         """
         undecoded: BaseException | None = None
         while True:
@@ -226,7 +229,7 @@ class Engine:
                 return result if self._device is None else self._device.deliver(result)
             if result == WaitOutcome.END_OF_EPOCH:
                 if self.supply.error is not None:
-                    raise self.supply.error
+                    return Failed(self.supply.error, counts=False)
                 raise StopIteration
             if result == WaitOutcome.PRODUCER_DIED:
                 rest_if_interpreter_exits()  # multiprocessing ends workers then
@@ -295,7 +298,8 @@ class Engine:
         self._hand_over.batch = None
 
     def forget_failure(self) -> None:
-        """The consumer is about to hear of the :class:`Failed` batch that has arrived."""
+        """The consumer is about to hear of what :class:`Failed`."""
+        self.supply.error = None
         if self._problem is not None:
             if self.workers.in_process and not (self._problem.killed or self._problem.corrupt):
                 self._errors.drop(self._problem.message)

@@ -23,7 +23,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
     returned by the next call, and not counted before: the scheduler delivers a batch again until it is acknowledged,
-    and after that ``_kept`` holds it until the call that returns it.
+    and after that ``_kept`` holds it until the call that returns it. An error arrives as a batch does, as
+    :class:`Failed`, and is raised by C, where no handler can run in between.
 
     Args:
         length: gives the number of batches in the epoch.
@@ -32,6 +33,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     Attributes:
         progress: how far it has come.
     """
+
+    failure_type = Failed
 
     def __init__(
         self,
@@ -73,34 +76,27 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         progress = self.progress
         before = progress.reached
         batch = self._kept
-        told: BaseException | None = None
         try:
             if batch is _NOTHING:
                 batch = self._take()
-            progress.reached = before.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
+            failed = type(batch) is Failed
+            if not failed or batch.counts:
+                progress.reached = before.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
             if self._unsure_of_pinning:
                 self._check_pinning()
             self._kept = _NOTHING
             self._acknowledge()
-            if type(batch) is Failed:
+            if failed:
                 self._engine.forget_failure()
-                told = batch.error
-                raise told
             return batch
         except StopIteration:
             progress.finish(self._engine)
             self._let_go()
             raise
-        except BaseException as error:
-            # No calls on the way of an error that the consumer is to hear of: at their ends signal handlers run.
-            if error is told:
-                told = batch = None  # the error refers to this frame
-            elif self._engine is not None and error is self._engine.supply.error:
-                self._engine.supply.error = None
-            else:
-                rest_if_interpreter_exits()
-                self._kept = batch
-                progress.reached = before
+        except BaseException:
+            rest_if_interpreter_exits()
+            self._kept = batch
+            progress.reached = before
             raise
 
     def _check_pinning(self) -> None:
