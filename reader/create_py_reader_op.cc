@@ -1,5 +1,5 @@
-// create_py_reader: a reader of the batches that a LoDTensorBlockingQueue receives. Programs make it by
-// layers.py_reader (python/headrace/fluid/layers/io.py).
+// create_py_reader: a reader of the batches that a LoDTensorBlockingQueue receives (py_reader.h, which pops them).
+// Programs make it by layers.py_reader (python/headrace/fluid/layers/io.py).
 #include <memory>
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// ReadNextImpl pops the queue.
 #include "reader/py_reader.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
 // while_grad, conditional_block_grad: run the gradient block of each step that the operator took, the last step first.
+// framework/backward.cc builds that block.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

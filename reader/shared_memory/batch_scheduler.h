@@ -1,6 +1,7 @@
 // The main process's end of the arena: opens batches for producers to fill (open_batches.h), hands them to the
 // consumer, takes their slots back, and repairs what killed producers leave behind (arena_repair.h). What is here is
 // what ties these together: the mutex that guards them, the consumer's wait, and the hand-over of batches and slots.
+// The worker's end, which claims rows, is batch_producer.h.
 //
 // Which batches there are, and in which order they open, depends only on the options and on StartEpoch and Supply,
 // never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet

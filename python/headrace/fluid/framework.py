@@ -427,7 +427,7 @@ class Program:
         return [parameter for block in self.blocks for parameter in block.all_parameters()]
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy that shares parameters and readers by name.
+        """A copy that shares parameters and readers by name; ``for_test``: one that evaluates, and trains nothing.
 
         With ``for_test`` the copy computes as in inference (dropout and batch_norm know of it) and has neither the
         backward pass nor the optimizer's operators, nor what computes learning rates: the attribute "op_role" of an
@@ -472,12 +472,14 @@ class Program:
         return program
 
     def _set_is_test(self) -> None:
+        """Has operators that differ in training compute as in inference."""
         for block in self.blocks:
             for op in block.ops:
                 if op.has_attr("is_test"):
                     op._set_attr("is_test", True)
 
     def _drop_backward(self) -> None:
+        """Removes the operators that only training needs."""
         for block in self.blocks:
             written: set[str] = set()
             for index in range(len(block.ops) - 1, -1, -1):

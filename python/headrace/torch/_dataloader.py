@@ -1,4 +1,4 @@
-"""The drop-in for PyTorch's loader."""
+"""The drop-in for PyTorch's loader; ``_headrace_loader`` makes its batches, and decides on their order."""
 
 from __future__ import annotations
 

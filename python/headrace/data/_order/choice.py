@@ -1,4 +1,4 @@
-"""Which order a loader's arguments ask for."""
+"""Which order a loader's arguments ask for; for those of headrace.torch, ``torch/_headrace_loader.py`` decides."""
 
 from __future__ import annotations
 

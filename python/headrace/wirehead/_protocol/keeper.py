@@ -1,4 +1,7 @@
-"""Keeping: verifying samples, swapping, and dropping unused generations."""
+"""Keeping: verifying samples, swapping, and dropping unused generations.
+
+Any manager may swap: the rules in ``cache`` make that safe. That one of them leads only saves work.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,7 @@ class Keeper:
 
     @property
     def leads(self) -> bool:
-        """Whether it is this one's turn."""
+        """Whether it is this one's turn: its document among the leases was renewed recently enough."""
         return self._cache.clock() - self._renewed < self._cache.config.lease
 
     def _leads(self) -> bool:
@@ -284,6 +287,7 @@ class Keeper:
         return old
 
     def _swap(self) -> Swap | None:
+        """Makes the generation at hand, which is full and verified, the one that is read."""
         cache, generation = self._cache, self._generation
         assert self._full_since is not None
         last = self._last
