@@ -1,4 +1,4 @@
-// The cell of gated recurrent units, which gru and gru_unit share (K. Cho et al., 2014).
+// The cell of gated recurrent units, which gru, gru_unit and fusion_gru share (K. Cho et al., 2014).
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "operators/math/element_loop.h"
 #include "operators/math/gemm.h"
 #include "operators/recurrent/recurrent.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 
@@ -176,6 +177,40 @@ inline void EnforceLikeInput(const InferShapeContext& ctx, HashedNames slots, co
 inline OpRegistrar&& OriginMode(OpRegistrar&& op) {
   return std::move(op).Attr<bool>("origin_mode",
                                   "whether h = u h' + (1 - u) c, as in the paper, instead of (1 - u) h' + u c", false);
+}
+
+// The rows of H0, longest sequence first; empty without it.
+template <typename T>
+PoolVector<T> FirstStates(const ExecutionContext& ctx, HashedName input, const StepBatches& batches) {
+  const LoDTensor* states = ctx.InputOrNull("H0");
+  if (states == nullptr) {
+    return {};
+  }
+  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, input).size()) - 1;
+  HR_ENFORCE(states->dims()[0] == sequences, InvalidArgument, "input H0: expected ", sequences,
+             " rows, one for each sequence of ", input, ", got dims ", ToString(states->dims()));
+  PoolVector<T> sorted(static_cast<size_t>(states->numel()));
+  batches.SortStates(states->data<T>(), states->dims()[1], sorted.data());
+  return sorted;
+}
+
+// Goes through the steps, all in batch order: from the sums of input and bias in `gates` to the activated gates, r · h'
+// and the states. `first`: those before the first step, longest sequence first; empty: zeros.
+template <typename T>
+void GruSteps(GruCell<T>* cell, const StepBatches& batches, const PoolVector<T>& first, T* gates, T* reset, T* hidden) {
+  const T* before = first.empty() ? nullptr : first.data();
+  for (size_t t = 0; t < batches.steps(); ++t) {
+    const int64_t at = batches.Begin(t) * cell->width;
+    cell->Step(batches.Size(t), gates + 3 * at, before, reset + at, hidden + at);
+    before = hidden + at;
+  }
+}
+
+inline OpRegistrar&& GruAttrs(OpRegistrar&& op) {
+  return OriginMode(std::move(op))
+      .With(ActivationAttr, "activation", "of the candidate", "tanh")
+      .With(ActivationAttr, "gate_activation", "of the gates", "sigmoid")
+      .Attr<bool>("is_reverse", "whether sequences are read from their end", false);
 }
 
 }  // namespace headrace::ops

@@ -19,21 +19,6 @@ GruCell<T> GruCellOf(const ExecutionContext& ctx) {
           ActivationOf(ctx.Text("activation")), ctx.Attr<bool>("origin_mode"), ctx.Input("Weight").data<T>()};
 }
 
-// The rows of H0, longest sequence first; empty without it.
-template <typename T>
-PoolVector<T> FirstStates(const ExecutionContext& ctx, const StepBatches& batches) {
-  const LoDTensor* states = ctx.InputOrNull("H0");
-  if (states == nullptr) {
-    return {};
-  }
-  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, "Input").size()) - 1;
-  HR_ENFORCE(states->dims()[0] == sequences, InvalidArgument, "input H0: expected ", sequences,
-             " rows, one for each sequence of Input, got dims ", ToString(states->dims()));
-  PoolVector<T> sorted(static_cast<size_t>(states->numel()));
-  batches.SortStates(states->data<T>(), states->dims()[1], sorted.data());
-  return sorted;
-}
-
 template <typename T>
 void GruKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
@@ -44,15 +29,10 @@ void GruKernel(const ExecutionContext& ctx) {
   T* hidden = ctx.Output("BatchHidden")->mutable_data<T>();
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* reset = ctx.Output("BatchResetHiddenPrev")->mutable_data<T>();
-  PoolVector<T> first = FirstStates<T>(ctx, batches);
+  PoolVector<T> first = FirstStates<T>(ctx, "Input", batches);
   batches.ToBatches(ctx.Input("Input").data<T>(), 3 * width, gates);
   AddBias(ElementsOrNull<T>(ctx, "Bias"), rows, 3 * width, gates);
-  const T* before = first.empty() ? nullptr : first.data();
-  for (size_t t = 0; t < batches.steps(); ++t) {
-    const int64_t at = batches.Begin(t) * width;
-    cell.Step(batches.Size(t), gates + 3 * at, before, reset + at, hidden + at);
-    before = hidden + at;
-  }
+  GruSteps(&cell, batches, first, gates, reset, hidden);
   batches.FromBatches(hidden, width, hidden_out);
 }
 
@@ -69,7 +49,7 @@ void GruGradKernel(const ExecutionContext& ctx) {
   const T* gates = ctx.Input("BatchGate").data<T>();
   const T* reset = ctx.Input("BatchResetHiddenPrev").data<T>();
   const T* hidden = ctx.Input("BatchHidden").data<T>();
-  PoolVector<T> first = FirstStates<T>(ctx, batches);
+  PoolVector<T> first = FirstStates<T>(ctx, "Input", batches);
   PoolVector<T> d_first(first.size(), T(0));
   PoolVector<T> d_hidden(static_cast<size_t>(rows * width));
   PoolVector<T> d_gates(static_cast<size_t>(rows * 3 * width));
@@ -92,13 +72,6 @@ void GruGradKernel(const ExecutionContext& ctx) {
   if (first_grad != nullptr) {
     batches.UnsortStates(d_first.data(), width, first_grad);
   }
-}
-
-OpRegistrar&& GruAttrs(OpRegistrar&& op) {
-  return OriginMode(std::move(op))
-      .With(ActivationAttr, "activation", "of the candidate", "tanh")
-      .With(ActivationAttr, "gate_activation", "of the gates", "sigmoid")
-      .Attr<bool>("is_reverse", "whether sequences are read from their end", false);
 }
 
 }  // namespace

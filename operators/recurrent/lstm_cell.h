@@ -1,4 +1,4 @@
-// The cell of long short-term memory, which lstm and lstmp share.
+// The cell of long short-term memory, which lstm, lstmp and the fused operators share.
 //
 // S. Hochreiter and J. Schmidhuber, Long short-term memory, 1997; peepholes: F. Gers and J. Schmidhuber, 2000. Gates
 // lie in the order of Fluid: candidate, input, forget, output.
@@ -14,8 +14,10 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/gemm.h"
 #include "operators/recurrent/recurrent.h"
 
 namespace headrace::ops {
@@ -24,8 +26,8 @@ namespace headrace::ops {
 // its state (0: none).
 template <typename T>
 struct LstmCell {
-  explicit LstmCell(const ExecutionContext& ctx, double state_bound = 0)
-      : width(ctx.Input("Weight").dims()[1] / 4),
+  explicit LstmCell(const ExecutionContext& ctx, double state_bound = 0, HashedName weight = "Weight")
+      : width(ctx.Input(weight).dims()[1] / 4),
         bound(static_cast<T>(state_bound)),
         gate(ActivationOf(ctx.Text("gate_activation"))),
         cell(ActivationOf(ctx.Text("cell_activation"))),
@@ -155,6 +157,44 @@ struct LstmCell {
   const T* by_output = nullptr;
 };
 
+template <typename T>
+T* DataOrNull(PoolVector<T>& values) {
+  return values.empty() ? nullptr : values.data();
+}
+
+// Goes through the steps with the states before the first one (empty: zeros). `gates`, in batch order: the sums of
+// input and bias, which become the activated gates; `activated`: the activations of the states, in batch order;
+// `hidden_out` and `state_out` get their rows in the order of the sequences.
+template <typename T>
+void LstmSteps(const LstmCell<T>& cell, const StepBatches& batches, const T* weight, PoolVector<T> hidden_before,
+               PoolVector<T> state_before, T* gates, T* activated, T* hidden_out, T* state_out) {
+  const int64_t width = cell.width;
+  const auto size = static_cast<size_t>(batches.NumSequences() * width);
+  PoolVector<T> hidden(size);
+  PoolVector<T> state(size);
+  for (size_t t = 0; t < batches.steps(); ++t) {
+    const int64_t begin = batches.Begin(t);
+    const int64_t n = batches.Size(t);
+    const T* from = DataOrNull(state_before);
+    if (const T* before = DataOrNull(hidden_before)) {
+      Gemm<T>(false, false, n, 4 * width, width, T(1), before, weight, true, gates + begin * 4 * width);
+    }
+    ParallelFor(n, cell.RowsPerStep(), [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const int64_t at = (begin + r) * width;
+        cell.Step(gates + 4 * at, from == nullptr ? nullptr : from + r * width, state.data() + r * width,
+                  activated + at, hidden.data() + r * width);
+      }
+    });
+    batches.FromStep(t, hidden.data(), width, hidden_out);
+    batches.FromStep(t, state.data(), width, state_out);
+    hidden_before.resize(size);
+    state_before.resize(size);
+    hidden.swap(hidden_before);
+    state.swap(state_before);
+  }
+}
+
 // The rows that step `t` of a tensor in batch order begins with; before the first step, those of `initial`.
 template <typename T>
 T* StepBefore(const StepBatches& batches, size_t t, int64_t width, T* rows, T* initial) {
@@ -171,11 +211,6 @@ PoolVector<T> InitialStates(const ExecutionContext& ctx, HashedName slot, const 
   PoolVector<T> sorted(static_cast<size_t>(tensor->numel()));
   batches.SortStates(tensor->data<T>(), tensor->dims()[1], sorted.data());
   return sorted;
-}
-
-template <typename T>
-T* DataOrNull(PoolVector<T>& values) {
-  return values.empty() ? nullptr : values.data();
 }
 
 inline OpRegistrar&& LstmAttrs(OpRegistrar&& op) {
@@ -206,15 +241,19 @@ inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t
   }
 }
 
-// Initial states have a row for each sequence, which only the LoD at run time tells.
-template <typename T, void (*kKernel)(const ExecutionContext&)>
-void Checked(const ExecutionContext& ctx) {
-  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, "Input").size()) - 1;
+// Initial states have a row for each sequence of `input`, which only the LoD at run time tells.
+inline void EnforceStateRows(const ExecutionContext& ctx, HashedName input) {
+  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, input).size()) - 1;
   for (const HashedName slot : HashedNames{"H0", "C0"}) {
     const LoDTensor* states = ctx.InputOrNull(slot);
     HR_ENFORCE(states == nullptr || states->dims()[0] == sequences, InvalidArgument, "input ", slot, ": expected ",
-               sequences, " rows, one for each sequence of Input, got dims ", ToString(states->dims()));
+               sequences, " rows, one for each sequence of ", input, ", got dims ", ToString(states->dims()));
   }
+}
+
+template <typename T, void (*kKernel)(const ExecutionContext&)>
+void Checked(const ExecutionContext& ctx) {
+  EnforceStateRows(ctx, "Input");
   kKernel(ctx);
 }
 

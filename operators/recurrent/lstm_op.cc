@@ -28,12 +28,6 @@ void LstmKernel(const ExecutionContext& ctx) {
   T* state_out = ctx.Output("Cell")->mutable_data<T>();
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* activated = ctx.Output("BatchCellPreAct")->mutable_data<T>();
-  const auto size = static_cast<size_t>(batches.NumSequences() * width);
-  PoolVector<T> hidden(size);
-  PoolVector<T> state(size);
-  PoolVector<T> hidden_before = InitialStates<T>(ctx, "H0", batches);
-  PoolVector<T> state_before = InitialStates<T>(ctx, "C0", batches);
-  const T* weight = ctx.Input("Weight").data<T>();
   const T* bias = ctx.Input("Bias").data<T>();
   batches.ToBatches(ctx.Input("Input").data<T>(), 4 * width, gates);
   ParallelFor(rows, RowsPerBlock(4 * width), [=](int64_t begin, int64_t end) {
@@ -43,27 +37,8 @@ void LstmKernel(const ExecutionContext& ctx) {
       }
     }
   });
-  for (size_t t = 0; t < batches.steps(); ++t) {
-    const int64_t begin = batches.Begin(t);
-    const int64_t n = batches.Size(t);
-    const T* from = DataOrNull(state_before);
-    if (const T* before = DataOrNull(hidden_before)) {
-      Gemm<T>(false, false, n, 4 * width, width, T(1), before, weight, true, gates + begin * 4 * width);
-    }
-    ParallelFor(n, cell.RowsPerStep(), [&](int64_t first, int64_t end) {
-      for (int64_t r = first; r < end; ++r) {
-        const int64_t at = (begin + r) * width;
-        cell.Step(gates + 4 * at, from == nullptr ? nullptr : from + r * width, state.data() + r * width,
-                  activated + at, hidden.data() + r * width);
-      }
-    });
-    batches.FromStep(t, hidden.data(), width, hidden_out);
-    batches.FromStep(t, state.data(), width, state_out);
-    hidden_before.resize(size);
-    state_before.resize(size);
-    hidden.swap(hidden_before);
-    state.swap(state_before);
-  }
+  LstmSteps(cell, batches, ctx.Input("Weight").data<T>(), InitialStates<T>(ctx, "H0", batches),
+            InitialStates<T>(ctx, "C0", batches), gates, activated, hidden_out, state_out);
 }
 
 // Goes through the steps with what one of them needs at a time.

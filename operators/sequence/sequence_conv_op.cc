@@ -1,4 +1,5 @@
-// sequence_conv: a convolution along sequences.
+// sequence_conv: a convolution along sequences. fusion_seqconv_eltadd_relu: the same with a bias and relu, to which
+// Fluid's inference passes join three operators.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -88,7 +89,7 @@ PoolVector<T> Contexts(const ExecutionContext& ctx) {
   ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
     std::copy_n(x + from * width, width, contexts.data() + (row * length + place) * width);
   });
-  if (ctx.Attr<bool>("paddingTrainable")) {
+  if (ctx.attrs().Has("paddingTrainable") && ctx.Attr<bool>("paddingTrainable")) {
     const T* padding = ctx.Input("PaddingData").data<T>();
     ForEachPadding(ctx, [&](int64_t row, int64_t place, int64_t from) {
       std::copy_n(padding + from * width, width, contexts.data() + (row * length + place) * width);
@@ -104,6 +105,21 @@ void SequenceConvKernel(const ExecutionContext& ctx) {
   T* out = ctx.Output("Out")->mutable_data<T>();
   Gemm<T>(false, false, ctx.Input("X").dims()[0], filter[1], filter[0], T(1), contexts.data(),
           ctx.Input("Filter").data<T>(), false, out);
+}
+
+template <typename T>
+void ConvBiasReluKernel(const ExecutionContext& ctx) {
+  SequenceConvKernel<T>(ctx);
+  LoDTensor* out_tensor = ctx.Output("Out");
+  const int64_t width = out_tensor->dims()[1];
+  T* out = out_tensor->mutable_data<T>();
+  const T* bias = ctx.Input("Bias").data<T>();
+  for (int64_t r = 0; r < out_tensor->dims()[0]; ++r, out += width) {
+    for (int64_t c = 0; c < width; ++c) {
+      const T sum = out[c] + bias[c];
+      out[c] = sum < 0 ? T(0) : sum;
+    }
+  }
 }
 
 template <typename T>
@@ -137,29 +153,35 @@ void SequenceConvGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-// Checks the inputs that operator and gradient share; returns the dims of Out.
-DDim CheckSequenceConv(const InferShapeContext& ctx) {
+// Checks X and Filter; returns the dims of Out.
+DDim CheckFilter(const InferShapeContext& ctx) {
   EnforceRank(ctx, "X", 2);
   EnforceRank(ctx, "Filter", 2);
   EnforceSameType(ctx, "Filter", "X");
   const DDim x = ctx.InputDim("X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   EnforceDims(ctx, "Filter", {x[1] < 0 ? -1 : MultiplyExtents(x[1], length), -1});
+  return {x[0], ctx.InputDim("Filter")[1]};
+}
+
+// Checks the inputs that operator and gradient share; returns the dims of Out.
+DDim CheckSequenceConv(const InferShapeContext& ctx) {
+  const DDim out = CheckFilter(ctx);
   if (ctx.Attr<bool>("paddingTrainable")) {
     const Surroundings rows(ctx.attrs());
     HR_ENFORCE(rows.before + rows.after > 0, InvalidArgument,
                "attribute paddingTrainable: expected false, as contexts are single rows of the sequence, got true");
     HR_ENFORCE(ctx.HasInput("PaddingData"), InvalidArgument, "input PaddingData: expected ", rows.before + rows.after,
                " rows, as attribute paddingTrainable is true, got none");
-    EnforceDims(ctx, "PaddingData", {rows.before + rows.after, x[1]});
+    EnforceDims(ctx, "PaddingData", {rows.before + rows.after, ctx.InputDim("X")[1]});
     EnforceSameType(ctx, "PaddingData", "X");
   }
-  return {x[0], ctx.InputDim("Filter")[1]};
+  return out;
 }
 
 constexpr int32_t kMax = 1 << 20;  // contexts are no longer, and begin no further away
 
-OpRegistrar&& SequenceConvAttrs(OpRegistrar&& op) {
+OpRegistrar&& ContextAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("contextLength", "how many rows a context has", 3,
                      [](const int32_t& length) {
@@ -172,11 +194,14 @@ OpRegistrar&& SequenceConvAttrs(OpRegistrar&& op) {
                                   "attribute contextStart: expected a number in [", -kMax, ", ", kMax, "], got ",
                                   start);
                      })
-      .Attr<int32_t>("contextStride", "1", 1,
-                     [](const int32_t& stride) {
-                       HR_ENFORCE(stride == 1, Unimplemented, "attribute contextStride: only 1 is supported, got ",
-                                  stride);
-                     })
+      .Attr<int32_t>("contextStride", "1", 1, [](const int32_t& stride) {
+        HR_ENFORCE(stride == 1, Unimplemented, "attribute contextStride: only 1 is supported, got ", stride);
+      });
+}
+
+OpRegistrar&& SequenceConvAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .With(ContextAttrs)
       .Attr<bool>("paddingTrainable", "whether PaddingData lies around sequences, instead of zeros", false);
 }
 
@@ -200,6 +225,28 @@ HEADRACE_REGISTER_OP(sequence_conv)
     .Kernel<float>(SequenceConvKernel<float>)
     .Kernel<double>(SequenceConvKernel<double>)
     .Gradient(DefaultGradient({.inputs = {"X", "Filter", "PaddingData"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(fusion_seqconv_eltadd_relu)
+    .Comment(
+        "relu(sequence_conv(X, Filter) + Bias), with zeros around sequences. For inference: it has no gradient, nor "
+        "has "
+        "it in Fluid.")
+    .Input("X", "[rows, D] with LoD")
+    .Input("Filter", "[contextLength D, M], dtype of X")
+    .Input("Bias", "[1, M] or [M], dtype of X")
+    .Output("Out", "[rows, M]; LoD of X")
+    .Output("ColMat", "not written: memory for intermediate results in Fluid", kDispensable)
+    .With(ContextAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      const DDim out = CheckFilter(ctx);
+      EnforceDims(ctx, "Bias", ctx.InputDim("Bias").size() == 1 ? DDim{out[1]} : DDim{1, out[1]});
+      EnforceSameType(ctx, "Bias", "X");
+      SetOutput(ctx, "Out", out, ctx.InputType("X"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .KernelTypeFrom("X")
+    .Kernel<float>(ConvBiasReluKernel<float>)
+    .Kernel<double>(ConvBiasReluKernel<double>);
 
 HEADRACE_REGISTER_OP(sequence_conv_grad)
     .Comment("Gradient of sequence_conv.")

@@ -340,6 +340,32 @@ def _cases() -> Iterator[tuple[str, Rows]]:
             ),
         )
     yield (
+        "positive_negative_pair",
+        _use(
+            lambda n, w: {
+                "Score": numbers(n, w),
+                "Label": whole(n, 1).astype(np.float64),
+                "QueryID": whole(n, 1, below=max(n // 8, 1), seed=4),
+                **{f"Accumulate{name}Pair": numbers(1, seed=5) for name in ("Positive", "Negative", "Neutral")},
+            },
+            {},
+            *("PositivePair", "NegativePair", "NeutralPair"),
+        ),
+    )
+    yield "split_ids", _use(lambda n, w: {"Ids": [whole(n, 1, below=n), whole(n, 1, seed=3)]}, {}, "Out")
+    yield (
+        "merge_ids",
+        _use(
+            lambda n, w: {
+                "Ids": whole(n, 1, below=n),
+                "Rows": np.arange(n).reshape(-1, 1),
+                "X": numbers(n, w),
+            },
+            {},
+            "Out",
+        ),
+    )
+    yield (
         "precision_recall",
         _use(
             lambda n, w: {

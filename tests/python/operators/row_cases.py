@@ -428,6 +428,45 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         ),
     )
     yield (
+        "fc",
+        Rows(
+            lambda n, w: {"Input": numbers(n, w), "W": numbers(w, 3, seed=4), "Bias": numbers(1, 3, seed=5)},
+            {"activation_type": "relu"},
+            by=(),
+            known=("W", "Bias"),
+        ),
+    )
+    for functors, lod in (
+        (["relu", "elementwise_add"], ("Out", "IntermediateOut")),
+        (["elementwise_mul", "scale"], ("Out",)),
+    ):
+        yield (
+            "fused_elemwise_activation",
+            Rows(
+                x_and_y,
+                {"functor_list": functors, "scale": 2.0},
+                by=("X", "Y"),
+                others=("IntermediateOut",),
+                lod=lod,
+            ),
+        )
+    yield (
+        "squared_l2_distance",
+        Rows(x_and_y, {}, ("Out", "sub_result"), by=("X", "Y")),
+    )
+    yield (
+        "fake_quantize_abs_max",
+        Rows(x, {}, ("Out",), by=(), others=("OutScale",), by_row=False),
+    )
+    yield (
+        "fake_quantize_range_abs_max",
+        Rows(lambda n, w: {**x(n, w), "InScale": np.array([1.0])}, {"is_test": True}, by=(), others=("OutScale",)),
+    )
+    yield (
+        "fake_dequantize_max_abs",
+        Rows(lambda n, w: {**x(n, w), "Scale": np.array([1.5])}, {"max_range": 127.0}, by=()),
+    )
+    yield (
         "kldiv_loss",
         Rows(
             lambda n, w: {"X": numbers(n, w), "Target": numbers(n, w, seed=4)}, {"reduction": "none"}, ("Loss",), lod=()
@@ -963,6 +1002,103 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             lod=None,
             known=("Weight",),
             many=3000,
+        ),
+    )
+    yield (
+        "fusion_lstm",
+        Rows(
+            lambda n, w: {
+                "X": sequences(n, w),
+                "WeightX": numbers(w, 4 * w, seed=6),
+                "WeightH": numbers(w, 4 * w, seed=4),
+                "Bias": numbers(1, 7 * w, seed=5),
+            },
+            {},
+            ("Hidden", "Cell"),
+            by=(),
+            ordinary=("WeightX", "WeightH", "Bias"),
+            lod=None,
+            known=("WeightX", "WeightH", "Bias"),
+            many=3000,
+        ),
+    )
+    yield (
+        "fused_embedding_fc_lstm",
+        Rows(
+            lambda n, w: {
+                "Ids": (whole(sum(lengths_of(n)[0]), 1, below=5), lengths_of(n)),
+                "Embeddings": numbers(5, 4 * w, seed=6),
+                "WeightH": numbers(w, 4 * w, seed=4),
+                "Bias": numbers(1, 7 * w, seed=5),
+            },
+            {},
+            ("Hidden", "Cell"),
+            by=(),
+            ordinary=("WeightH", "Bias"),
+            lod=None,
+            known=("Embeddings", "WeightH", "Bias"),
+            many=3000,
+        ),
+    )
+    yield (
+        "fusion_gru",
+        Rows(
+            lambda n, w: {
+                "X": sequences(n, w),
+                "WeightX": numbers(w, 3 * w, seed=5),
+                "WeightH": numbers(w, 3 * w, seed=4),
+            },
+            {},
+            ("Hidden",),
+            by=(),
+            lod=None,
+            known=("WeightX", "WeightH"),
+            many=3000,
+        ),
+    )
+    yield (
+        "attention_lstm",
+        Rows(
+            lambda n, w: {
+                "X": sequences(n, w),
+                "C0": numbers(n, w, seed=3),
+                "AttentionWeight": numbers(2 * w, 1, seed=4),
+                "LSTMWeight": numbers(2 * w, 4 * w, seed=5),
+                "LSTMBias": numbers(1, 4 * w, seed=6),
+            },
+            {},
+            ("Hidden", "Cell"),
+            by=(),
+            lod=None,
+            known=("C0", "AttentionWeight", "LSTMWeight", "LSTMBias"),
+            many=3000,
+        ),
+    )
+    yield (
+        "fusion_seqconv_eltadd_relu",
+        Rows(
+            lambda n, w: {
+                "X": sequences(n, w),
+                "Filter": numbers(3 * w, 2, seed=4),
+                "Bias": numbers(1, 2, low=-0.9, high=-0.5, seed=5),
+            },
+            {"contextLength": 3, "contextStart": -1},
+            by=(),
+            lod=None,
+            known=("Filter", "Bias"),
+        ),
+    )
+    yield (
+        "fusion_seqexpand_concat_fc",
+        Rows(
+            lambda n, w: {
+                "X": [sequences(n, w), (numbers(n, 2, seed=3), [[1] * n])],
+                "FCWeight": numbers(w + 2, 3, seed=4),
+            },
+            {"fc_activation": "tanh"},
+            by=(),
+            lod=None,
+            known=("FCWeight",),
         ),
     )
     yield (

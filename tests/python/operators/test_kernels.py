@@ -179,6 +179,7 @@ def test_no_kernel_has_been_left_out() -> None:
         *("one_hot", "sequence_mask", "sequence_enumerate", "sequence_erase"),  # test_rearrange_ops, test_token_ops
         *("hash", "one_hot_v2", "shard_index", "unique", "unique_with_counts"),  # test_index_ops
         *("chunk_eval", "ctc_align", "edit_distance", "mean_iou"),  # test_metric_ops, test_token_ops
+        "split_ids",  # test_ids_ops
         *("merge_selected_rows", "get_tensor_from_selected_rows"),
         "gather_tree",  # test_beam_search_ops
         "target_assign",  # test_detection_ops

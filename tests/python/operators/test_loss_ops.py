@@ -188,3 +188,15 @@ def test_kldiv_loss_refuses_what_does_not_fit() -> None:
     OpTest("kldiv_loss", {"X": A, "Target": A}, {"reduction": "max"}, {"Loss": None}).check_refused(
         ValueError, "reduction", "'max'"
     )
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_squared_l2_distance(rows: int) -> None:
+    x, y = RNG.uniform(-2, 2, (4, 3, 2)), RNG.uniform(-2, 2, (rows, 3, 2))
+    difference = (x - y).reshape(4, 6)
+    outputs = {"Out": ((difference**2).sum(1, keepdims=True), [[1, 3]]), "sub_result": difference}
+    test = OpTest("squared_l2_distance", {"X": (x, [[1, 3]]), "Y": y}, {}, outputs, known=["Y"])
+    test.check_outputs()
+    test.check_gradients(["X", "Y"], ["Out"])
+    other = {"X": x, "Y": RNG.uniform(-2, 2, (2, 3, 2))}
+    OpTest("squared_l2_distance", other, {}, dict.fromkeys(outputs)).check_refused(ValueError, "input Y", "1 or 4 rows")

@@ -284,3 +284,35 @@ def test_chunk_eval_of_padded_sequences(column: bool) -> None:
     ):
         wrong: dict[str, Any] = {**given, **change}
         OpTest("chunk_eval", wrong, {"num_chunk_types": 2}, outputs).check_refused(error, *parts, when=when)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("column", [0, -1])
+def test_positive_negative_pair(column: int, weighted: bool) -> None:
+    rng = np.random.default_rng(6)
+    score = rng.integers(0, 4, (20, 2)).astype(float)  # some are equal
+    label, query = rng.integers(0, 3, (20, 1)).astype(float), rng.integers(0, 3, (20, 1))
+    weight = rng.uniform(0.5, 2, (20, 1))
+    counts = {"Positive": 1.5, "Negative": 2.5, "Neutral": 3.5}
+    inputs = {"Score": score, "Label": label, "QueryID": query}
+    inputs |= {f"Accumulate{name}Pair": np.array([count]) for name, count in counts.items()}
+    if weighted:
+        inputs["Weight"] = weight
+    for i in range(20):
+        for j in range(i):
+            if query[i] == query[j] and label[i] != label[j]:
+                order = (score[i, column] - score[j, column]) * (label[i, 0] - label[j, 0])
+                name = "Positive" if order > 0 else "Negative" if order < 0 else "Neutral"
+                counts[name] += (weight[i, 0] + weight[j, 0]) / 2 if weighted else 1
+    outputs = {f"{name}Pair": np.array([count]) for name, count in counts.items()}
+    OpTest("positive_negative_pair", inputs, {"column": column}, outputs).check_outputs()
+
+
+def test_what_positive_negative_pair_refuses() -> None:
+    inputs = {"Score": np.ones((3, 2)), "Label": np.ones((3, 1)), "QueryID": np.zeros((3, 1), np.int64)}
+    outputs = {"PositivePair": np.zeros(1), "NegativePair": np.zeros(1)}
+    OpTest("positive_negative_pair", inputs, {}, outputs).check_outputs()
+    for column in (2, -3):
+        OpTest("positive_negative_pair", inputs, {"column": column}, outputs).check_refused(ValueError, "column")
+    some = {**inputs, "AccumulatePositivePair": np.zeros(1)}
+    OpTest("positive_negative_pair", some, {}, outputs).check_refused(ValueError, "AccumulateNegativePair", "none")

@@ -24,7 +24,7 @@ ON_ONE_THREAD = re.compile(
     r"|sequence_(?!conv$).*|crf_decoding|warpctc|l1_norm|squared_l2_norm|is.*|shape|size|scatter|scatter_nd_add|increment|lod_reset|accuracy"
     r"|(split|merge)_lod_tensor|assign_value|fill|fill_constant(_batch_size_like)?|eye|diag|range|linspace|.*_random(_batch_size_like)?"
     r"|sampling_id|random_crop|nce|sample_logits|where|unique(_with_counts)?|ctc_align|edit_distance|chunk_eval|beam_search|auc|precision_recall|mean_iou"
-    r"|average_accumulates|print|gather_tree|cvm|similarity_focus"
+    r"|average_accumulates|print|gather_tree|cvm|similarity_focus|positive_negative_pair|split_ids|merge_ids|attention_lstm"
     r"|bipartite_match|target_assign|mine_hard_examples|box_clip|detection_map"
     r"|anchor_generator|(rpn|retinanet)_target_assign|generate_proposals|generate_(proposal|mask)_labels|.*_fpn_proposals"
     r"|retinanet_detection_output"

@@ -17,6 +17,7 @@ each_case = pytest.mark.parametrize(("op_type", "case"), CASES, ids=[op_type for
 ELSEWHERE = re.compile(
     r".*_grad2?|test_.*|plugin_.*|fill|fill_constant.*|assign_value|.*_random.*|sampling_id|random_crop|nce|sample_logits|where|range|linspace|diag|eye|unique(_with_counts)?"
     r"|auc|mean_iou|precision_recall|chunk_eval|edit_distance|ctc_align|average_accumulates|beam_search|gather_tree"
+    r"|positive_negative_pair|split_ids|merge_ids"
     r"|merge_selected_rows|get_tensor_from_selected_rows"
     r"|(density_)?prior_box|bipartite_match|mine_hard_examples|target_assign|multiclass_nms2?|locality_aware_nms|detection_map"
     r"|anchor_generator|(rpn|retinanet)_target_assign|generate_proposals|generate_(proposal|mask)_labels|.*_fpn_proposals"
@@ -25,7 +26,7 @@ ELSEWHERE = re.compile(
 
 #: Operators that refuse rows without elements, which have no mean and no maximum, and which nothing fits into.
 FULL_ROWS = re.compile(
-    r"arg_(max|min)|top_k|mean|reduce_(mean|max|min)|unstack|split|reshape2?|crop(_tensor)?|conv_shift|gru|gru_unit|lstmp?"
+    r"arg_(max|min)|top_k|mean|reduce_(mean|max|min)|unstack|split|reshape2?|crop(_tensor)?|conv_shift|gru|gru_unit|lstmp?|fusion_gru|fusion_lstm|fused_embedding_fc_lstm"
     r"|bpr_loss|cross_entropy2?|softmax_with_cross_entropy|layer_norm|group_norm|instance_norm|.*pool[23]d.*|spp|unpool|.*_interp"
     r"|(depthwise_)?conv[23]d(_transpose)?|deformable_conv(_v1)?|im2sequence|unfold|crf_decoding|linear_chain_crf|warpctc|kldiv_loss|box_decoder_and_assign"
     r"|yolov3_loss"
