@@ -138,8 +138,8 @@ class Simulation:
         cache = self.cache()
         writer = Writer(cache)
         self._current = None
-        place = writer.put((1, 1))
-        assert place is not None
+        stored = writer.put((1, 1))
+        assert stored is not None
         description = next(iter(self.tables[samples_table(1, 0)].values()))
         (chunk,) = self.tables[f"{key(1)}.chunks"].items()
         writer.abandon()

@@ -29,12 +29,12 @@ from headrace.wirehead._benchmarks.storm import StormResult, storm
 
 
 def storm_on(where: str, folder: Path, **options: Any) -> StormResult:
-    """One storm on a place of that kind."""
+    """One storm on a location of that kind."""
     if where == "folder":
         return storm({"DBNAME": "storm", "DIRECTORY": str(folder)}, **options)
     server: Any = behind_a_proxy(folder) if where == "server" else on_a_replica_set()
-    with server as (place, fault, own_place):
-        return storm(place, fault=fault, own_place=own_place, **options)
+    with server as (location, fault, own_location):
+        return storm(location, fault=fault, own_location=own_location, **options)
 
 
 def show(where: str, result: StormResult) -> None:
@@ -42,9 +42,9 @@ def show(where: str, result: StormResult) -> None:
 
 
 def main() -> int:
-    places = ["folder", *(["server"] if BINARY.exists() else []), "replica-set"]
+    locations = ["folder", *(["server"] if BINARY.exists() else []), "replica-set"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--on", nargs="+", choices=["folder", "server", "replica-set"], default=places)
+    parser.add_argument("--on", nargs="+", choices=["folder", "server", "replica-set"], default=locations)
     parser.add_argument("--operations", type=int, help="default: as many as there is time for")
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("SOAK_SECONDS", "600")), help="in all")
     parser.add_argument("--seed", type=int, default=0)

@@ -182,11 +182,11 @@ class WireheadGenerator(_Generator):
             self._open.enter_context(keeping(keeper, self._stop))
             self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
             atexit.register(self.close)
-        place = self._writer.put(sample)
-        if place is not None:
+        stored = self._writer.put(sample)
+        if stored is not None:
             self.stored += 1
             if verbose:
-                print(f"Pushing index: {place[1]}, with cap: {self.config.swap_cap}")
+                print(f"Pushing index: {stored[1]}, with cap: {self.config.swap_cap}")
 
     def close(self) -> None:
         """Stops the thread that :meth:`cycle` has started."""

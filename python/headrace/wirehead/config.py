@@ -147,7 +147,7 @@ class Config:
         return Path(cache) / "headrace" / "wirehead" / name
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The store in words, without credentials."""
         if self.mongohost is None:
             return str(self.local_directory)
@@ -159,7 +159,7 @@ class Config:
     @property
     def cache(self) -> str:
         """The cache and its store in words, without credentials."""
-        return f"{self.dbname} at {self.place}"
+        return f"{self.dbname} at {self.location}"
 
 
 KEYS = {field.name.upper(): field for field in dataclasses.fields(Config) if field.name != "source"}

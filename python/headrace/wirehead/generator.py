@@ -100,12 +100,12 @@ class WireheadGenerator:
 
     def _put_all(self, writer: Writer, verbose: bool) -> None:
         for sample in itertools.islice(self.generator, self.n_samples):
-            place = writer.put(sample)
-            if place is None:
+            stored = writer.put(sample)
+            if stored is None:
                 return
             self.stored += 1
             if verbose:
-                log.info("Generator: sample %d of generation %d of %s", place[1], place[0], self.config.dbname)
+                log.info("Generator: sample %d of generation %d of %s", stored[1], stored[0], self.config.dbname)
             if self._stop.is_set():
                 return
 

@@ -60,7 +60,9 @@ class WireheadManager:
         self._stop.set()
 
     def _run(self, cache: Cache, keeper: Keeper, swaps: int | None) -> None:
-        log.info("Manager: manages %s at %s, SWAP_CAP %d", self.config.dbname, self.config.place, self.config.swap_cap)
+        log.info(
+            "Manager: manages %s at %s, SWAP_CAP %d", self.config.dbname, self.config.location, self.config.swap_cap
+        )
         seen = cache.current()
         last = None if swaps is None else seen + swaps
         blocked_since: float | None = None

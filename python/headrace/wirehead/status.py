@@ -31,7 +31,7 @@ class Status:
     """A cache at one moment.
 
     Attributes:
-        database, place: DBNAME, and where it is.
+        database, location: DBNAME, and where it is.
         generation: the current one; 0 before the first swap.
         fill, swap_cap: samples in the generation that is being filled, and how many it takes.
         samples: generated in all, those of ``fill`` and of the generation after it included.
@@ -47,7 +47,7 @@ class Status:
     """
 
     database: str
-    place: str
+    location: str
     generation: int
     fill: int
     swap_cap: int
@@ -80,7 +80,7 @@ class Status:
             last = f", the last {self.last_swap_age:.0f} s ago in {1000 * self.last_swap_seconds:.1f} ms"
         stored = ", ".join(map(str, self.generations)) or "none"
         lines = [
-            f"{self.database} at {self.place}",
+            f"{self.database} at {self.location}",
             f"generation  {self.generation} (stored: {stored}; {self.bytes / 2**20:.1f} MiB)",
             f"fill        [{bar:30}] {self.fill}/{self.swap_cap}",
             f"samples     {self.samples}, {rate}",
@@ -133,7 +133,7 @@ def status_of(cache: Cache) -> Status:
     managers = [str(lease["process"]) for lease in leases if lease.get("role") == "manager"]
     return Status(
         database=config.dbname,
-        place=config.place,
+        location=config.location,
         generation=current,
         fill=fill,
         swap_cap=config.swap_cap,

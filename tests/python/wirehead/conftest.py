@@ -49,7 +49,7 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(params=["local", "mongo"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The keys that say where the store is; what is there goes at the end."""
     if request.param == "local":
         yield {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache")}
@@ -64,9 +64,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
 
 
 @pytest.fixture
-def config(place: dict[str, Any]) -> dict[str, Any]:
+def config(location: dict[str, Any]) -> dict[str, Any]:
     """A small cache."""
-    return {**place, "SWAP_CAP": 5, "TIMEOUT": 30}
+    return {**location, "SWAP_CAP": 5, "TIMEOUT": 30}
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def cache(config: dict[str, Any]) -> Iterator[Cache]:
 
 
 @pytest.fixture
-def folder(place: dict[str, Any], tmp_path: Path) -> Path:
+def folder(location: dict[str, Any], tmp_path: Path) -> Path:
     """With functions and a configuration in it, for commands."""
     (tmp_path / "functions.py").write_text(textwrap.dedent(FUNCTIONS))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 30, "LEASE": 10, "TIMEOUT": 30}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**location, "SWAP_CAP": 30, "LEASE": 10, "TIMEOUT": 30}))
     return tmp_path

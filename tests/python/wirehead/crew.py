@@ -61,7 +61,7 @@ class Crew:
         """Nothing went wrong, and what was acknowledged is there, once and as it was. After the end."""
         assert self.problems == []
         assert len(set(self._read.values())) == len(self._read)
-        assert all(self._acknowledged.get(place, value) == value for place, value in self._read.items())
+        assert all(self._acknowledged.get(stored, value) == value for stored, value in self._read.items())
         with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
             for (generation, id), value in self._acknowledged.items():
                 if generation >= cache.current():
@@ -77,10 +77,10 @@ class Crew:
 
     def _write(self, cache: Cache) -> None:
         with contextlib.closing(Writer(cache, self.stop)) as writer:
-            while (place := writer.put(sample(value := next(self._values)))) is not None:
-                if place in self._acknowledged:
-                    self.problems.append(f"{place} was acknowledged twice")
-                self._acknowledged[place] = value
+            while (stored := writer.put(sample(value := next(self._values)))) is not None:
+                if stored in self._acknowledged:
+                    self.problems.append(f"{stored} was acknowledged twice")
+                self._acknowledged[stored] = value
                 self.stop.wait(self._pause)
 
     def _keep(self, cache: Cache) -> None:

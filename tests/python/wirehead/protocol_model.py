@@ -211,12 +211,12 @@ class World:
         writer = Writer(cache, stop)
         while True:
             value = next(self._numbers)
-            place = writer.put((value, value))
-            assert place is not None
-            key = (cache.incarnation, *place)
+            stored = writer.put((value, value))
+            assert stored is not None
+            key = (cache.incarnation, *stored)
             is_clean = cache.incarnation in self._cleaned
-            if key in self._acknowledged and not is_clean and not self._damaged_place(cache, *place):
-                self.problems.append(f"{place} was acknowledged twice")
+            if key in self._acknowledged and not is_clean and not self._is_damaged(cache, *stored):
+                self.problems.append(f"{stored} was acknowledged twice")
             self._acknowledged[key] = value
 
     def _keep(self) -> None:
@@ -241,7 +241,7 @@ class World:
                 except CorruptSampleError as error:
                     if not reader.is_certain(generation):
                         break
-                    if not self._damaged_place(cache, generation, id):
+                    if not self._is_damaged(cache, generation, id):
                         with contextlib.suppress(CacheGoneError):
                             cache.check_is_there()
                             self.problems.append(f"a pinned generation cannot be read: {error}")
@@ -250,7 +250,7 @@ class World:
                 if cache.incarnation not in self._cleaned and self._read.setdefault(key, value) != value:
                     self.problems.append(f"sample {id} of generation {generation} had two contents")
 
-    def _damaged_place(self, cache: Cache, generation: int, id: int) -> bool:
+    def _is_damaged(self, cache: Cache, generation: int, id: int) -> bool:
         """Whether a chunk of a sample was lost."""
         stored = self.tables.get((cache.incarnation, samples_table(generation, 0)), {})
         versions = [stored.get(version_key(id, version)) for version in range(10)]
@@ -269,8 +269,8 @@ class World:
             if incarnation != of or generation < current:
                 continue
             description = cache.sample(generation, id)
-            if description is None or self._damaged_place(cache, generation, id):
-                if not self._damaged_place(cache, generation, id):
+            if description is None or self._is_damaged(cache, generation, id):
+                if not self._is_damaged(cache, generation, id):
                     self.problems.append(f"acknowledged sample {id} of generation {generation} is gone")
                 continue
             stored = self.tables.get((of, f"{generation:012d}.chunks"), {})

@@ -51,5 +51,5 @@ def on_a_replica_set() -> Iterator[Place]:
             time.sleep(rng.uniform(0, 3))
             members.heal()
 
-        place = {"DBNAME": "storm", "MONGOHOST": members.uri}
-        yield place, fault, place
+        location = {"DBNAME": "storm", "MONGOHOST": members.uri}
+        yield location, fault, location

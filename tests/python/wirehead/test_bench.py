@@ -44,12 +44,12 @@ def test_the_published_algorithm_reads_what_it_has_written(published: Any) -> No
     assert max(sizes) == 1024
 
 
-def test_transfer_compares_with_the_published_algorithm(place: dict[str, Any]) -> None:
+def test_transfer_compares_with_the_published_algorithm(location: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     samples = [scan(16, "uint8", rng) for _ in range(3)]
-    ours, theirs = _transfer_once(place, samples)
+    ours, theirs = _transfer_once(location, samples)
     assert min(ours) > 0
-    assert (theirs is None) == Config.load({**place, "SWAP_CAP": 3}).is_local
+    assert (theirs is None) == Config.load({**location, "SWAP_CAP": 3}).is_local
     assert theirs is None or min(theirs) > 0
 
 

@@ -67,8 +67,8 @@ def test_transform_and_normalize(config: dict[str, Any]) -> None:
     dataset.close()
 
 
-def test_kinds_of_any_number(place: dict[str, Any]) -> None:
-    config = {**place, "SWAP_CAP": 1, "SAMPLE": ["a", "b", "c"], "CHUNKSIZE": 1e-5}
+def test_kinds_of_any_number(location: dict[str, Any]) -> None:
+    config = {**location, "SWAP_CAP": 1, "SAMPLE": ["a", "b", "c"], "CHUNKSIZE": 1e-5}
     Generator([{"a": np.arange(9), "b": 2.5, "c": np.ones(20)}], config).run()
     dataset = MongoheadDataset(config, to="numpy")
     assert set(dataset[0]) == {"input", "label", "c"}

@@ -62,7 +62,7 @@ def test_generators_end_with_their_supervisor(folder: Path) -> None:
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("place", ["local"], indirect=True)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
     result = run(folder, "generate", "functions:broken")
     assert result.returncode == 1
@@ -185,7 +185,7 @@ def test_an_option_that_cannot_be_is_named(arguments: str, message: str, capsys:
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", ["local"], indirect=True)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_a_number_of_an_array_job_that_cannot_be(folder: Path) -> None:
     result = run(folder, "generate", "functions:few", SLURM_ARRAY_TASK_ID="first")
     assert result.returncode == 2
@@ -221,12 +221,12 @@ wait "${pids[@]}"; wait "${pids[@]}"
 SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
 
 
-def test_the_slurm_scripts(place: dict[str, Any], tmp_path: Path) -> None:
+def test_the_slurm_scripts(location: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     shutil.copytree(EXAMPLES / "slurm", folder)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config.pop("MONGOHOST")
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, **place, "SWAP_CAP": 20}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, **location, "SWAP_CAP": 20}))
     (tmp_path / "bin").mkdir()
     for name, text in (("sbatch", SBATCH), ("srun", SRUN)):
         (tmp_path / "bin" / name).write_text(text)

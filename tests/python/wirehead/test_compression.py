@@ -99,9 +99,9 @@ def peak(action: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["none", "auto"])
-def test_a_sample_is_read_into_its_row_without_a_second_volume(place: dict[str, Any], name: str) -> None:
+def test_a_sample_is_read_into_its_row_without_a_second_volume(location: dict[str, Any], name: str) -> None:
     volume = np.tile(LABELS, 8)
-    cache = Cache({**place, "SWAP_CAP": 1, "COMPRESSION": name})
+    cache = Cache({**location, "SWAP_CAP": 1, "COMPRESSION": name})
     writer, reader = Writer(cache), Reader(cache, ("data", "label"))
     writer.put((volume, np.uint8(1)))
     assert Keeper(cache).step() is not None

@@ -33,7 +33,7 @@ def test_the_file_of_the_original(tmp_path: Path) -> None:
     config = Config.load(path)
     assert (config.mongohost, config.port, config.swap_cap, config.chunksize) == ("localhost", 27017, 10, 10)
     assert config.sample == ("data", "label")
-    assert config.place == "localhost:27017"
+    assert config.location == "localhost:27017"
 
 
 NAMES = ["WRITE_COLLECTION", "READ_COLLECTION", "COUNTER_COLLECTION", "TEMP_COLLECTION"]
@@ -168,15 +168,15 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             Config.load(source)
 
 
-def test_a_place_has_no_credentials() -> None:
+def test_a_location_has_no_credentials() -> None:
     config = Config.load(
         {"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": "mongodb://me:secret@db.example:27018/?tls=true&w=1"}
     )
-    assert config.place == "db.example:27018"
+    assert config.location == "db.example:27018"
 
 
 @pytest.mark.parametrize(
-    ("host", "place"),
+    ("host", "location"),
     [
         ("db", "db:4"),
         ("mongodb://db/admin", "db:4/admin"),
@@ -185,8 +185,8 @@ def test_a_place_has_no_credentials() -> None:
         ("mongodb+srv://me:secret@db.example/", "db.example"),
     ],
 )
-def test_a_place_has_the_port(host: str, place: str) -> None:
-    assert Config.load({"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": host, "PORT": 4}).place == place
+def test_a_location_has_the_port(host: str, location: str) -> None:
+    assert Config.load({"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": host, "PORT": 4}).location == location
 
 
 def unused_port() -> int:

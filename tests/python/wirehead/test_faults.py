@@ -79,8 +79,8 @@ def manage_until_killed(config: dict[str, Any], operation: int, after: bool) -> 
 
 
 @pytest.fixture
-def config(place: dict[str, Any]) -> dict[str, Any]:
-    return {**place, "SWAP_CAP": CAP, "TIMEOUT": 30, "CHUNKSIZE": 0.0005}
+def config(location: dict[str, Any]) -> dict[str, Any]:
+    return {**location, "SWAP_CAP": CAP, "TIMEOUT": 30, "CHUNKSIZE": 0.0005}
 
 
 def bury(cache: Cache, pid: int) -> None:
@@ -162,8 +162,8 @@ def test_a_generator_killed_on_its_way_into_the_next_generation(config: dict[str
                 time.sleep(0.002)
             thread.join()
             with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-                places = [(g, id) for g in (generation, generation + 1) for id in range(CAP)]
-                values = [whole(reader, *place) for place in places]
+                samples = [(g, id) for g in (generation, generation + 1) for id in range(CAP)]
+                values = [whole(reader, g, id) for g, id in samples]
             assert len(set(values) - {-1}) + values.count(-1) == 2 * CAP
             assert acknowledged <= set(values)
             assert cache.swaps()[-1].samples == (generation + 1) * CAP

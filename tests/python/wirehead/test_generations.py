@@ -126,14 +126,14 @@ def test_a_writer_goes_on_only_if_three_generations_are_enough(cache: Cache) -> 
 def test_a_writer_comes_back_for_a_sample_that_was_thrown_away(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LOOK_EVERY", 0.0)
     writer, keeper = Writer(cache), Keeper(cache)
-    places = [writer.put(sample) for sample in numbered(0, 5)]
+    stored = [writer.put(sample) for sample in numbered(0, 5)]
     lost = cache.sample(1, 3)
     assert lost is not None
     assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
-    places += [writer.put(sample) for sample in numbered(5, 2)]
+    stored += [writer.put(sample) for sample in numbered(5, 2)]
     assert keeper.step() is None
-    places += [writer.put(sample) for sample in numbered(7, 2)]
-    assert places == [*((1, id) for id in range(5)), (2, 0), (2, 1), (1, 3), (2, 2)]
+    stored += [writer.put(sample) for sample in numbered(7, 2)]
+    assert stored == [*((1, id) for id in range(5)), (2, 0), (2, 1), (1, 3), (2, 2)]
     swap = keeper.step()
     assert swap is not None
     assert (swap.generation, swap.deleted) == (1, 1)
@@ -163,9 +163,9 @@ def test_a_writer_that_comes_back_too_late_goes_on_with_the_next_generation(
         return found
 
     cache.samples = filled_meanwhile  # type: ignore[method-assign]
-    place = writer.put(next(numbered(6, 1)))
-    assert place is not None
-    assert (place[0], place[1] > 0) == (2, True)
+    stored = writer.put(next(numbered(6, 1)))
+    assert stored is not None
+    assert (stored[0], stored[1] > 0) == (2, True)
     assert writer._lease is not None
     assert writer._lease.generations == [2]
     assert cache.current() == 1

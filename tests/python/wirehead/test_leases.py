@@ -101,11 +101,11 @@ def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config:
         first.tick(is_new=True)  # as its thread does when the process goes on
 
     cache.store.write_chunks = stand_still  # type: ignore[method-assign]
-    place = writer.put(next(numbered(1, 1)))
-    assert place is not None
+    stored = writer.put(next(numbered(1, 1)))
+    assert stored is not None
     assert writer._lease.key != first.key
     with contextlib.closing(Reader(cache, ("label",))) as reader:
-        assert reader.read(*place)["label"][1][0] == 1
+        assert reader.read(*stored)["label"][1][0] == 1
     writer.close()
     cache.close()
 

@@ -33,8 +33,8 @@ CAP = 12
 
 
 @pytest.fixture
-def config(place: dict[str, Any]) -> dict[str, Any]:
-    return {**place, "SWAP_CAP": CAP, "TIMEOUT": 30}
+def config(location: dict[str, Any]) -> dict[str, Any]:
+    return {**location, "SWAP_CAP": CAP, "TIMEOUT": 30}
 
 
 def numbered(start: int, count: int) -> Iterator[tuple[Any, Any]]:
@@ -212,9 +212,9 @@ def test_a_corrupted_chunk_in_a_worker(config: dict[str, Any], is_sampled: bool)
 
 
 @pytest.mark.parametrize("chunksize", [10, 15])
-def test_a_large_sample_that_nothing_compresses(place: dict[str, Any], chunksize: int) -> None:
+def test_a_large_sample_that_nothing_compresses(location: dict[str, Any], chunksize: int) -> None:
     data = np.random.default_rng(chunksize).integers(0, 1 << 16, (chunksize, 1024, 1024), np.uint16)
-    config = {**place, "SWAP_CAP": 1, "TIMEOUT": 60, "CHUNKSIZE": chunksize}
+    config = {**location, "SWAP_CAP": 1, "TIMEOUT": 60, "CHUNKSIZE": chunksize}
     WireheadGenerator([(data, 7)], config).run()
     with contextlib.closing(Cache(config)) as cache:
         description = cache.sample(1, 0)
@@ -236,7 +236,7 @@ def names_of(config: dict[str, Any]) -> list[str]:
         return client[config["DBNAME"]].list_collection_names()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
 def test_caches_with_other_prefixes_in_one_database(config: dict[str, Any]) -> None:
     keys = {"WRITE_COLLECTION": "brains.raw", "COUNTER_COLLECTION": "counter.brains"}
     prefixes = ("brains.raw.", "counter.brains.")

@@ -199,9 +199,9 @@ def test_what_a_killed_clean_has_left_goes_with_the_next(
 def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], folder: Path) -> None:
     cache = Cache(keys)
     fill(cache)
-    for place in (folder, *(table(cache, name) for name in ("swaps", "000000000001.samples.00", "leases"))):
-        (place / "2024-data.csv").write_text("a;b")
-        (place / "folder").mkdir()
+    for path in (folder, *(table(cache, name) for name in ("swaps", "000000000001.samples.00", "leases"))):
+        (path / "2024-data.csv").write_text("a;b")
+        (path / "folder").mkdir()
     for name in ("000000000009.backup", f"{cache.incarnation}.000000000009.chunks.old"):
         (folder / name).mkdir()
     assert cache.store.generations() == [1]

@@ -220,10 +220,10 @@ def write(folder: Path, **scripts: str) -> None:
 
 
 @pytest.fixture
-def folder(place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(location: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """With the configuration of an example in it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**KEYS, **place, "SWAP_CAP": 20}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**KEYS, **location, "SWAP_CAP": 20}))
     write(
         tmp_path,
         nobrainer__processing__brain_generator=BRAIN_GENERATOR,
@@ -256,7 +256,7 @@ def running(folder: Path, script: str) -> Iterator[None]:
             process.wait()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
 def test_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder, generator=UNIT_GENERATOR, loader=UNIT_LOADER, logger=UNIT_LOGGER)
     run(folder, "generator.py")
@@ -267,7 +267,7 @@ def test_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == swaps
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
 def test_the_one_that_is_measured(folder: Path) -> None:
     write(folder, generator=MEASURED_GENERATOR, loader=MEASURED_LOADER, clean=CLEAN)
     run(folder, "clean.py")
@@ -276,7 +276,7 @@ def test_the_one_that_is_measured(folder: Path) -> None:
     assert len(list((folder / "logs").iterdir())) == 1
 
 
-@pytest.mark.parametrize("place", ["local"], indirect=True)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_synthseg(folder: Path) -> None:
     write(folder, generator=SYNTHSEG_GENERATOR, loader=SYNTHSEG_LOADER)
     with running(folder, "generator.py"):
@@ -298,7 +298,7 @@ def sbatch(folder: Path, script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
 def test_synthseg_as_jobs_of_slurm(folder: Path, slurm: Path) -> None:
     write(folder, generator=SLURM_GENERATOR, loader=SYNTHSEG_LOADER, **{"generator.sbatch": SLURM_JOB})
     job = sbatch(folder, "generator.sbatch")
@@ -313,7 +313,7 @@ def test_synthseg_as_jobs_of_slurm(folder: Path, slurm: Path) -> None:
     assert not any("Traceback" in log.read_text() for log in logs)
 
 
-@pytest.mark.parametrize("place", ["local"], indirect=True)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_our_own_jobs_of_slurm(folder: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Path(__file__).parents[3] / "docs" / "examples" / "wirehead" / "slurm"
     write(
@@ -332,7 +332,7 @@ def test_our_own_jobs_of_slurm(folder: Path, slurm: Path, monkeypatch: pytest.Mo
     subprocess.run(["scancel", generated, managed], check=True)
 
 
-@pytest.mark.parametrize("place", ["local"], indirect=True)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_the_command_of_the_original(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config.yaml", "--poll-interval", "1"]) == 0
     assert capsys.readouterr().out == "No swaps recorded yet.\n"

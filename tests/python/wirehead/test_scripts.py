@@ -81,11 +81,11 @@ TRAIN = """
 
 
 @pytest.fixture
-def folder(place: dict[str, Any], tmp_path: Path) -> Path:
+def folder(location: dict[str, Any], tmp_path: Path) -> Path:
     """With the scripts and the configuration in it."""
     for name, text in (("generator.py", GENERATOR), ("manager.py", MANAGER), ("loader.py", LOADER)):
         (tmp_path / name).write_text(textwrap.dedent(text))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 10, "SAMPLE": ["data", "label"]}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**location, "SWAP_CAP": 10, "SAMPLE": ["data", "label"]}))
     return tmp_path
 
 

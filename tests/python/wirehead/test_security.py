@@ -62,7 +62,7 @@ class PasswordServer:
     def __init__(self, user: str, password: str) -> None:
         self._user, self._password = user, password
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.location = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -146,13 +146,13 @@ def test_the_password_is_passed_on(
     keys: dict[str, Any] = {"DBNAME": "test", "SWAP_CAP": 3, "TIMEOUT": 30}
     if where == "environment":
         monkeypatch.setenv("WIREHEAD_PASSWORD", PASSWORD)
-        config = Config.load({**keys, "MONGOHOST": f"mongodb://me@{password_server.place}/"})
+        config = Config.load({**keys, "MONGOHOST": f"mongodb://me@{password_server.location}/"})
     else:
         monkeypatch.delenv("WIREHEAD_PASSWORD", raising=False)
-        config = Config.load({**keys, "MONGOHOST": f"mongodb://me:{QUOTED}@{password_server.place}/"})
+        config = Config.load({**keys, "MONGOHOST": f"mongodb://me:{QUOTED}@{password_server.location}/"})
     open_store(config).close()
     assert PASSWORD not in caplog.text
-    assert not any(secret in config.place for secret in (PASSWORD, QUOTED, "me"))
+    assert not any(secret in config.location for secret in (PASSWORD, QUOTED, "me"))
 
 
 @pytest.mark.parametrize("where", ["environment", "uri"])
@@ -161,10 +161,15 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(
 ) -> None:
     monkeypatch.setenv("WIREHEAD_PASSWORD", "swordfish")
     user = "me" if where == "environment" else "me:swordfish"
-    keys = {"DBNAME": "test", "SWAP_CAP": 3, "TIMEOUT": 30, "MONGOHOST": f"mongodb://{user}@{password_server.place}/"}
+    keys = {
+        "DBNAME": "test",
+        "SWAP_CAP": 3,
+        "TIMEOUT": 30,
+        "MONGOHOST": f"mongodb://{user}@{password_server.location}/",
+    }
     with pytest.raises(StoreError, match=r"refused user and password.*WIREHEAD_PASSWORD") as caught:
         open_store(Config.load(keys))
-    assert password_server.place in str(caught.value)
+    assert password_server.location in str(caught.value)
     assert "swordfish" not in str(caught.value) + caplog.text
 
 

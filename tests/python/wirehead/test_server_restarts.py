@@ -52,9 +52,9 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
     def write(cache: Cache) -> None:
         writer = Writer(cache, stop)
         value = 0
-        while (place := writer.put(sample(value))) is not None:
-            assert place not in acknowledged
-            acknowledged[place] = value
+        while (stored := writer.put(sample(value))) is not None:
+            assert stored not in acknowledged
+            acknowledged[stored] = value
             value += 1
 
     def restart() -> None:
@@ -105,8 +105,8 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         thread.join()
     assert not errors
     assert not swaps_to_disturb
-    complete = {place for place in acknowledged if place[0] <= max(g for g, _ in read)}
-    assert all(read[place] == acknowledged[place] for place in complete if place in read)
+    complete = {sample for sample in acknowledged if sample[0] <= max(g for g, _ in read)}
+    assert all(read[sample] == acknowledged[sample] for sample in complete if sample in read)
     for generation in {g for g, _ in read}:
         assert [(generation, id) in acknowledged for id in range(cap)] == [True] * cap
 

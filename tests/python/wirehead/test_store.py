@@ -34,14 +34,14 @@ def test_the_part_is_in_the_name() -> None:
     assert part_of_chunk(chunk_name(0, "generator-12", 4, 1)) == "00"
 
 
-def test_a_generation_in_several_parts(place: dict[str, Any]) -> None:
-    cache = Cache({**place, "SWAP_CAP": 7, "TIMEOUT": 30, "CHUNKSIZE": 0.2, "COMPRESSION": "none"})
+def test_a_generation_in_several_parts(location: dict[str, Any]) -> None:
+    cache = Cache({**location, "SWAP_CAP": 7, "TIMEOUT": 30, "CHUNKSIZE": 0.2, "COMPRESSION": "none"})
     writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data", "label"))
     for value in range(7):  # 391 KiB in two chunks; two samples to a part of 1 MiB
         assert writer.put((np.full(50_000, value), value)) == (1, value)
     descriptions = cache.samples(1, 0)
     assert [descriptions[id]["part"] for id in range(7)] == [0, 0, 1, 1, 2, 2, 3]
-    if "MONGOHOST" in place:
+    if "MONGOHOST" in location:
         database: Any = cache.store._database  # type: ignore[attr-defined]
         names = [name for name in database.list_collection_names() if "chunks" in name]
         assert sorted(name[-2:] for name in names) == ["00", "01", "02", "03"]
@@ -55,8 +55,8 @@ def test_a_generation_in_several_parts(place: dict[str, Any]) -> None:
     cache.close()
 
 
-def test_missing_chunks_are_found_in_whichever_part_they_are_and_nothing_changes(place: dict[str, Any]) -> None:
-    cache = Cache({**place, "SWAP_CAP": 7, "TIMEOUT": 30})
+def test_missing_chunks_are_found_in_whichever_part_they_are_and_nothing_changes(location: dict[str, Any]) -> None:
+    cache = Cache({**location, "SWAP_CAP": 7, "TIMEOUT": 30})
     names = [chunk_name(part, "generator-1", number, k) for part in (0, 7, 63) for number in (1, 11) for k in range(3)]
     cache.store.write_chunks(1, dict.fromkeys(names[::2], b"bytes"))
     for _ in range(2):
@@ -72,11 +72,11 @@ def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> 
     name, port = parse_uri(server_uri)["nodelist"][0]  # of a replica set, too
     keys = {"MONGOHOST": host.format(name, port), "PORT": port if host.count("{}") < 2 else 1}
     config = Config.load({**keys, "DBNAME": "test", "SWAP_CAP": 1, "TIMEOUT": 30})
-    assert config.place.startswith(f"{name}:{port}")
+    assert config.location.startswith(f"{name}:{port}")
     open_store(config).close()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
 @pytest.mark.parametrize(
     "failure",
     [
@@ -89,10 +89,10 @@ def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> 
         {"code": 8000, "errorLabels": ["TransientTransactionError"]},
     ],
 )
-def test_what_a_server_that_fails_over_reports_is_tried_again(place: dict[str, Any], failure: dict[str, Any]) -> None:
+def test_what_a_server_that_fails_over_reports_is_tried_again(location: dict[str, Any], failure: dict[str, Any]) -> None:
     from pymongo.errors import OperationFailure
 
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 200, "TIMEOUT": 20})) as cache:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 200, "TIMEOUT": 20})) as cache:
         store: Any = cache.store
         for k in range(150):
             assert store.insert("rounds", key(k), {"k": k})
@@ -112,11 +112,11 @@ def test_what_a_server_that_fails_over_reports_is_tried_again(place: dict[str, A
         assert not failures
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
-def test_what_a_server_refuses_is_not_tried_again(place: dict[str, Any]) -> None:
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_what_a_server_refuses_is_not_tried_again(location: dict[str, Any]) -> None:
     from pymongo.errors import OperationFailure
 
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 5, "TIMEOUT": 20})) as cache:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 5, "TIMEOUT": 20})) as cache:
         store: Any = cache.store
         collection = store._collection("rounds")
         calls = []
@@ -132,12 +132,12 @@ def test_what_a_server_refuses_is_not_tried_again(place: dict[str, Any]) -> None
         assert len(calls) == 1
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
-def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_otherwise(place: dict[str, Any]) -> None:
-    uri = place["MONGOHOST"]
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_otherwise(location: dict[str, Any]) -> None:
+    uri = location["MONGOHOST"]
     asking = f"{uri}&" if "?" in uri else f"{uri.rstrip('/')}/?"
     for host, concerns in ((uri, ("majority", "majority")), (f"{asking}readConcernLevel=local&w=1", ("local", 1))):
-        config = Config.load({**place, "MONGOHOST": host, "SWAP_CAP": 1, "TIMEOUT": 30})
+        config = Config.load({**location, "MONGOHOST": host, "SWAP_CAP": 1, "TIMEOUT": 30})
         with contextlib.closing(open_store(config)) as store:
             collection: Any = store._collection("swaps")  # type: ignore[attr-defined]
             assert (collection.read_concern.level, collection.write_concern.document["w"]) == concerns
@@ -145,9 +145,9 @@ def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_othe
             assert collection.read_preference.name == "Primary"
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
-def test_a_cache_that_is_made_during_a_clean_stays(place: dict[str, Any]) -> None:
-    keys = {**place, "SWAP_CAP": 2, "TIMEOUT": 30}
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_a_cache_that_is_made_during_a_clean_stays(location: dict[str, Any]) -> None:
+    keys = {**location, "SWAP_CAP": 2, "TIMEOUT": 30}
     old, made = Cache(keys), []
     store: Any = old.store
     assert store.insert("rounds", "a", {})
@@ -172,9 +172,9 @@ def test_a_cache_that_is_made_during_a_clean_stays(place: dict[str, Any]) -> Non
         cache.close()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
-def test_a_cache_removes_nothing_of_another_one_with_the_same_write_collection(place: dict[str, Any]) -> None:
-    keys = {**place, "SWAP_CAP": 2, "TIMEOUT": 30}
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_a_cache_removes_nothing_of_another_one_with_the_same_write_collection(location: dict[str, Any]) -> None:
+    keys = {**location, "SWAP_CAP": 2, "TIMEOUT": 30}
     caches = [Cache({**keys, "COUNTER_COLLECTION": name}) for name in ("first", "second")]
     for value, cache in enumerate(caches):
         with contextlib.closing(Writer(cache)) as writer, contextlib.closing(Keeper(cache)) as keeper:

@@ -31,8 +31,8 @@ def test_on_a_server_that_fails(tmp_path: Path, on: str) -> None:
         pytest.skip(SKIPPED)
     with contextlib.ExitStack() as stack:
         servers: Any = behind_a_proxy(tmp_path) if on == "server" else on_a_replica_set()
-        place, fault, own_place = stack.enter_context(servers)
-        result = storm(place, 300, disturbances=20, swaps=2, seed=4, fault=fault, own_place=own_place, **SMALL)
+        location, fault, own_location = stack.enter_context(servers)
+        result = storm(location, 300, disturbances=20, swaps=2, seed=4, fault=fault, own_location=own_location, **SMALL)
     assert result.problems == []
     assert {"kill", "freeze", "fault"} <= set(result.happened)
 
@@ -52,8 +52,8 @@ def test_a_storm_waits_for_a_slow_server(tmp_path: Path) -> None:
         assert it._running == [(role, slow)]
 
 
-def test_how_long_a_server_takes_is_measured_beside_the_cache(server_uri: str, place: dict[str, Any]) -> None:
-    config = Config.load({**place, "SWAP_CAP": 4})
+def test_how_long_a_server_takes_is_measured_beside_the_cache(server_uri: str, location: dict[str, Any]) -> None:
+    config = Config.load({**location, "SWAP_CAP": 4})
     with contextlib.closing(Latency(config)) as latency:
         latency.measure()
         assert (latency.seconds > 0) == (not config.is_local)

@@ -185,9 +185,9 @@ def test_renewals_come_in_time_from_a_store_that_takes_a_seventh_of_lease_for_ea
     assert not lapsed[0]
 
 
-def test_a_manager_renews_its_lease_and_goes_on(place: dict[str, Any]) -> None:
+def test_a_manager_renews_its_lease_and_goes_on(location: dict[str, Any]) -> None:
     clock = [1000.0]
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
         first, second = Keeper(cache), Keeper(cache)
         if cache.config.is_local:
             cache.has_ended = lambda lease: False  # type: ignore[method-assign]
@@ -227,9 +227,9 @@ def test_a_manager_whose_step_takes_longer_than_lease_keeps_its_turn(keys: dict[
     assert not second._leads()
 
 
-@pytest.mark.parametrize("place", ["mongo"], indirect=True)
-def test_a_later_renewal_is_not_replaced_by_an_earlier_one(place: dict[str, Any]) -> None:
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_a_later_renewal_is_not_replaced_by_an_earlier_one(location: dict[str, Any]) -> None:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
         for beat in (1, 3, 2):
             cache.store.replace(LEASES, "reader-1", {"beat": beat, "generations": [beat]})
         found = cache.store.find(LEASES, "reader-1")
@@ -238,9 +238,9 @@ def test_a_later_renewal_is_not_replaced_by_an_earlier_one(place: dict[str, Any]
 
 
 @pytest.fixture
-def two(place: dict[str, Any]) -> Any:
+def two(location: dict[str, Any]) -> Any:
     """Two managers that both believe to lead, and a writer."""
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
         keepers = [Keeper(cache) for _ in range(2)]
         for keeper in keepers:
             keeper._leads = lambda: True  # type: ignore[method-assign]
@@ -332,8 +332,8 @@ def test_looking_for_chunks_leaves_nothing_that_could_be_taken_for_one(two: Any)
     assert cache.sample(1, 2) is None
 
 
-def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(place: dict[str, Any]) -> None:
-    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30}
+def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(location: dict[str, Any]) -> None:
+    keys = {**location, "SWAP_CAP": 4, "TIMEOUT": 30}
     started: list[float] = []  # when the clock began to go on
 
     def clock() -> float:
@@ -367,8 +367,8 @@ def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(place: dict[st
             again.close()
 
 
-def test_after_clean_readers_generators_and_managers_say_so(place: dict[str, Any]) -> None:
-    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30, "LEASE": 0.9}
+def test_after_clean_readers_generators_and_managers_say_so(location: dict[str, Any]) -> None:
+    keys = {**location, "SWAP_CAP": 4, "TIMEOUT": 30, "LEASE": 0.9}
     samples = ((1, time.sleep(0.01) or 1) for _ in itertools.count())
     errors: list[str] = []
 
@@ -394,8 +394,8 @@ def test_after_clean_readers_generators_and_managers_say_so(place: dict[str, Any
     assert len(errors) == 2
 
 
-def test_a_backup_that_was_restored_is_noticed(place: dict[str, Any]) -> None:
-    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+def test_a_backup_that_was_restored_is_noticed(location: dict[str, Any]) -> None:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
         writer, keeper = Writer(cache), Keeper(cache)
         for _ in range(2):
             fill(writer)

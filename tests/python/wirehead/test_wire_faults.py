@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def location(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """On the server itself; what is there goes at the end."""
     uri, name = request.getfixturevalue("server_uri"), f"headrace_test_{uuid.uuid4().hex[:12]}"
     yield {"DBNAME": name, "MONGOHOST": uri}
@@ -42,22 +42,22 @@ def place(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def proxy(place: dict[str, Any]) -> Iterator[Proxy]:
-    if "@" in place["MONGOHOST"] or "," in place["MONGOHOST"]:
+def proxy(location: dict[str, Any]) -> Iterator[Proxy]:
+    if "@" in location["MONGOHOST"] or "," in location["MONGOHOST"]:
         pytest.skip("the proxy stands before a single server without users")
-    with Proxy(place["MONGOHOST"]) as started:
+    with Proxy(location["MONGOHOST"]) as started:
         yield started
 
 
 @pytest.fixture
-def keys(place: dict[str, Any], proxy: Proxy) -> dict[str, Any]:
+def keys(location: dict[str, Any], proxy: Proxy) -> dict[str, Any]:
     """Through the proxy."""
-    return {**place, "MONGOHOST": proxy.uri, "SWAP_CAP": CAP, "TIMEOUT": 20, "LEASE": 10, "CHUNKSIZE": 0.0005}
+    return {**location, "MONGOHOST": proxy.uri, "SWAP_CAP": CAP, "TIMEOUT": 20, "LEASE": 10, "CHUNKSIZE": 0.0005}
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_each_step_of_a_put_goes_wrong_and_the_sample_is_stored_once(
-    keys: dict[str, Any], place: dict[str, Any], proxy: Proxy, fault: Fault
+    keys: dict[str, Any], location: dict[str, Any], proxy: Proxy, fault: Fault
 ) -> None:
     with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Writer(cache)) as writer:
         assert writer.put(sample(0)) == (1, 0)
@@ -72,7 +72,7 @@ def test_each_step_of_a_put_goes_wrong_and_the_sample_is_stored_once(
             assert writer.put(sample(value)) == (1, value)
         assert [rule.happened for rule in rules] == [1] * len(rules)
         time.sleep(0.35 if fault is FAULTS["late"] else 0)
-    with contextlib.closing(Cache({**keys, **place})) as cache:
+    with contextlib.closing(Cache({**keys, **location})) as cache:
         assert sorted(cache.samples(1, 0)) == list(range(5))
         with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
             assert [whole(reader, 1, id) for id in range(5)] == list(range(5))
@@ -169,9 +169,9 @@ def test_a_server_that_has_gone_silent_is_an_error_in_time(keys: dict[str, Any],
 
 
 def test_anything_may_go_wrong_at_any_time_and_nothing_is_lost_torn_or_doubled(
-    keys: dict[str, Any], place: dict[str, Any], proxy: Proxy
+    keys: dict[str, Any], location: dict[str, Any], proxy: Proxy
 ) -> None:
-    with contextlib.closing(Cache({**keys, **place})) as cache:
+    with contextlib.closing(Cache({**keys, **location})) as cache:
         proxy.chance, proxy.first_batch = 0.04, 5
         crew = Crew(keys)
         deadline = time.monotonic() + 60

@@ -16,11 +16,11 @@ from headrace.wirehead.config import KEYS
 TEXT = (Path(__file__).parents[3] / "docs" / "wirehead.md").read_text("utf-8")
 
 
-def test_the_scripts(place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scripts(location: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (printed,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     config = yaml.safe_load(printed)
     assert config.pop("MONGOHOST") == "localhost"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, **place}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, **location}))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):

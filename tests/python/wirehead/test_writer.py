@@ -22,8 +22,8 @@ READS = ("find", "scan", "now", "missing_chunks", "generations", "read_chunks")
 
 
 @pytest.fixture
-def cache(place: dict[str, Any]) -> Iterator[Cache]:
-    cache = Cache({**place, "SWAP_CAP": 40, "TIMEOUT": 30})
+def cache(location: dict[str, Any]) -> Iterator[Cache]:
+    cache = Cache({**location, "SWAP_CAP": 40, "TIMEOUT": 30})
     yield cache
     cache.close()
 
@@ -59,23 +59,23 @@ def test_a_put_is_two_writes_and_asks_nothing(cache: Cache, calls: collections.C
 
 def test_several_writers_do_not_ask_which_ids_are_free(cache: Cache, calls: collections.Counter[str]) -> None:
     writers = [Writer(cache) for _ in range(4)]
-    places = [writer.put(SAMPLE) for _ in range(4) for writer in writers]
+    stored = [writer.put(SAMPLE) for _ in range(4) for writer in writers]
     calls.clear()
     rounds = [[writer.put(SAMPLE) for writer in writers] for _ in range(5)]
     assert calls["insert"] == 20
     assert not any(calls[name] for name in READS)
-    places += [place for round in rounds for place in round]
-    places += [writer.put(SAMPLE) for writer in writers]
-    assert sorted(places) == [(1, id) for id in range(40)]
+    stored += [one for round in rounds for one in round]
+    stored += [writer.put(SAMPLE) for writer in writers]
+    assert sorted(stored) == [(1, id) for id in range(40)]
     for writer in writers:
         writer.close()
 
 
 def test_one_writer_fills_what_others_have_left(cache: Cache) -> None:
     writers = [Writer(cache) for _ in range(3)]
-    places = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
-    places += [writers[1].put(SAMPLE) for _ in range(31)]
-    assert sorted(places) == [(1, id) for id in range(40)]
+    stored = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
+    stored += [writers[1].put(SAMPLE) for _ in range(31)]
+    assert sorted(stored) == [(1, id) for id in range(40)]
     assert Keeper(cache).step() is not None
     assert writers[0].put(SAMPLE)[0] == 2
     for writer in writers:
@@ -84,10 +84,10 @@ def test_one_writer_fills_what_others_have_left(cache: Cache) -> None:
 
 def test_a_generation_is_full_before_the_next_is_begun(cache: Cache) -> None:
     first, second = Writer(cache), Writer(cache)
-    places = [first.put(SAMPLE) for _ in range(5)]
-    places += [writer.put(SAMPLE) for _ in range(10) for writer in (second, first)]
-    places += [second.put(SAMPLE) for _ in range(15)]
-    assert sorted(places) == [(1, id) for id in range(40)]
+    stored = [first.put(SAMPLE) for _ in range(5)]
+    stored += [writer.put(SAMPLE) for _ in range(10) for writer in (second, first)]
+    stored += [second.put(SAMPLE) for _ in range(15)]
+    assert sorted(stored) == [(1, id) for id in range(40)]
     assert [first.put(SAMPLE)[0], second.put(SAMPLE)[0]] == [2, 2]
     first.close()
     second.close()
@@ -106,11 +106,11 @@ def looks(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]
 
 def take_own_ids(writers: list[Writer], looks: list[Any]) -> list[Any]:
     """What three writers put until the first one has used up its own ids, and looked which others are free."""
-    places = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
+    stored = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
     looks.clear()
     while not looks:
-        places.append(writers[0].put(SAMPLE))
-    return places
+        stored.append(writers[0].put(SAMPLE))
+    return stored
 
 
 def test_where_an_id_was_taken_the_next_one_is_tried_without_another_look(
@@ -119,10 +119,10 @@ def test_where_an_id_was_taken_the_next_one_is_tried_without_another_look(
     # First one that the others do not come to, then those that they take.
     monkeypatch.setattr(writing.random, "shuffle", lambda ids: ids.sort(key=lambda id: (id != 38, id)))
     writers = [Writer(cache) for _ in range(3)]
-    places = take_own_ids(writers, looks)
-    places += [writer.put(SAMPLE) for _ in range(3) for writer in writers[1:]]  # six of those that it has seen free
-    places += [writers[0].put(SAMPLE) for _ in range(40 - len(places))]
-    assert sorted(places) == [(1, id) for id in range(40)]
+    stored = take_own_ids(writers, looks)
+    stored += [writer.put(SAMPLE) for _ in range(3) for writer in writers[1:]]  # six of those that it has seen free
+    stored += [writers[0].put(SAMPLE) for _ in range(40 - len(stored))]
+    assert sorted(stored) == [(1, id) for id in range(40)]
     assert looks == [(1, 0)]
     assert writers[0].put(SAMPLE) == (2, 0)  # as it knows that the other one is full
     assert looks == [(1, 0)]
@@ -135,15 +135,15 @@ def test_after_eight_misses_it_looks_again(
 ) -> None:
     monkeypatch.setattr(writing.random, "shuffle", lambda ids: ids.sort())
     writers = [Writer(cache) for _ in range(3)]
-    places = take_own_ids(writers, looks)
-    while len(places) < 38:
-        places += [writer.put(SAMPLE) for writer in writers[1:]]
+    stored = take_own_ids(writers, looks)
+    while len(stored) < 38:
+        stored += [writer.put(SAMPLE) for writer in writers[1:]]
     assert looks == [(1, 0)]
     calls.clear()
-    places.append(writers[0].put(SAMPLE))
+    stored.append(writers[0].put(SAMPLE))
     assert looks == [(1, 0)] * 2
     assert calls["insert"] == 9
-    assert sorted(set(places)) == sorted(places)
+    assert sorted(set(stored)) == sorted(stored)
     for writer in writers:
         writer.close()
 
@@ -159,17 +159,17 @@ def test_what_others_have_left_is_taken_where_three_generations_are_not_enough(c
         assert first.put(SAMPLE) is not None
     assert keeper.step() is not None
     second = Writer(cache)
-    places = [first.put(SAMPLE), *(second.put(SAMPLE) for _ in range(39))]  # generation 1 is read
-    assert sorted(places) == [(3, id) for id in range(40)]
+    stored = [first.put(SAMPLE), *(second.put(SAMPLE) for _ in range(39))]  # generation 1 is read
+    assert sorted(stored) == [(3, id) for id in range(40)]
     for user in (first, second, reader):
         user.close()
 
 
 def test_several_writers_look_at_most_blocks_before_a_generation_is_full(
-    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    location: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "_SMALLEST_BLOCK", 10)
-    cache = Cache({**place, "SWAP_CAP": 60, "TIMEOUT": 30})
+    cache = Cache({**location, "SWAP_CAP": 60, "TIMEOUT": 30})
     writers = [Writer(cache) for _ in range(2)]
     for _ in range(30):
         for writer in writers:
@@ -184,17 +184,17 @@ def test_several_writers_look_at_most_blocks_before_a_generation_is_full(
     cache.close()
 
 
-def test_a_generation_of_many_blocks(place: dict[str, Any]) -> None:
+def test_a_generation_of_many_blocks(location: dict[str, Any]) -> None:
     cap = 300
-    cache = Cache({**place, "SWAP_CAP": cap, "TIMEOUT": 30})
+    cache = Cache({**location, "SWAP_CAP": cap, "TIMEOUT": 30})
     assert [cache.ids_of(block) for block in cache.blocks] == [range(128), range(128, 256), range(256, 300)]
     assert [cache.block_of(id) for id in (0, 127, 128, 299)] == [0, 0, 1, 2]
     first, second, keeper = Writer(cache), Writer(cache), Keeper(cache)
-    places = [writer.put(SAMPLE) for _ in range(10) for writer in (first, second)]
+    stored = [writer.put(SAMPLE) for _ in range(10) for writer in (first, second)]
     assert keeper.step() is None
     second.close()
-    places += [first.put(SAMPLE) for _ in range(cap - 20)]
-    assert sorted(places) == [(1, id) for id in range(cap)]
+    stored += [first.put(SAMPLE) for _ in range(cap - 20)]
+    assert sorted(stored) == [(1, id) for id in range(cap)]
     assert cache.fill(1) == cap
     swap = keeper.step()
     assert swap is not None

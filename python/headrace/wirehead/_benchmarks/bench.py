@@ -53,13 +53,13 @@ def run_bench(uri: str | None, only: Sequence[str] | None, quick: bool) -> int:
     for name, part in parts.items():
         if only is None or name in only:
             print(f"\n{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
-            with _place(uri) as place:
-                part(place, quick)
+            with _location(uri) as location:
+                part(location, quick)
     return 0
 
 
 @contextlib.contextmanager
-def _place(uri: str | None) -> Iterator[dict[str, Any]]:
+def _location(uri: str | None) -> Iterator[dict[str, Any]]:
     """The keys of a store of its own."""
     with tempfile.TemporaryDirectory(prefix="headrace-wirehead-") as folder:
         if uri is None:
@@ -103,7 +103,7 @@ def scan(side: int, dtype: str, rng: np.random.Generator) -> Sample:
     return (picture if dtype == "uint8" else picture / 255).astype(dtype), labels.astype(dtype)
 
 
-def transfer(place: dict[str, Any], quick: bool) -> None:
+def transfer(location: dict[str, Any], quick: bool) -> None:
     """Samples/s written and read, in turn with the published algorithm (to reach: 1.5 times written, 2 times read)."""
     count, repetitions = (4, 2) if quick else (8, 5)
     rng = np.random.default_rng(0)
@@ -112,9 +112,9 @@ def transfer(place: dict[str, Any], quick: bool) -> None:
             samples = [make(side, dtype, rng) for _ in range(count)]
             name = f"{side}^3 {dtype} {make.__name__}, COMPRESSION {compression}"
             try:
-                keys = {**place, "COMPRESSION": compression}
+                keys = {**location, "COMPRESSION": compression}
                 rates = [
-                    _transfer_once({**keys, "DBNAME": f"{place['DBNAME']}_{side}_{r}"}, samples)
+                    _transfer_once({**keys, "DBNAME": f"{location['DBNAME']}_{side}_{r}"}, samples)
                     for r in range(repetitions)
                 ]
             except ImportError as error:
@@ -167,9 +167,9 @@ def _timed(action: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def latency(place: dict[str, Any], quick: bool) -> None:
+def latency(location: dict[str, Any], quick: bool) -> None:
     """The duration of reads during swaps (goal: p99 at most 3 times the median)."""
-    config = Config.load({**place, "SWAP_CAP": 32})
+    config = Config.load({**location, "SWAP_CAP": 32})
     duration = 5 if quick else 30
     context = multiprocessing.get_context("forkserver")
     stop = context.Event()
@@ -207,12 +207,12 @@ def _generate_until(config: Config, stop: Any, pause: float, index: int = 0, len
     WireheadGenerator(samples(), config).run()
 
 
-def scaling(place: dict[str, Any], quick: bool) -> None:
+def scaling(location: dict[str, Any], quick: bool) -> None:
     """Generators whose sample takes 0.5 s of sleep: 1, 2, 4, 8, 16 processes (to reach: 0.9 N times one)."""
     context = multiprocessing.get_context("forkserver")
     single = 0.0
     for n in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
-        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{n}", "SWAP_CAP": 100})
+        config = Config.load({**location, "DBNAME": f"{location['DBNAME']}_{n}", "SWAP_CAP": 100})
         if config.is_local:
             config = dataclasses.replace(config, directory=f"{config.directory}/{n}")
         stop = context.Event()
@@ -245,7 +245,7 @@ def _stored(cache: Cache) -> int:
             return current * cache.config.swap_cap + fill
 
 
-def swap(place: dict[str, Any], quick: bool) -> None:
+def swap(location: dict[str, Any], quick: bool) -> None:
     """The time that a swap costs any process at SWAP_CAP 1,000, for small and large samples (goal: 50 ms).
 
     The writer takes 10 ms to generate a sample, or none at all. A swap costs the manager the time in its log, and
@@ -254,7 +254,7 @@ def swap(place: dict[str, Any], quick: bool) -> None:
     """
     cap, swaps = (100, 2) if quick else (1000, 3)
     for length, pause in ((64, 0.01), (65536, 0.01), (64, 0.0), (65536, 0.0)):
-        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{length}_{pause > 0:d}", "SWAP_CAP": cap})
+        config = Config.load({**location, "DBNAME": f"{location['DBNAME']}_{length}_{pause > 0:d}", "SWAP_CAP": cap})
         if config.is_local:
             config = dataclasses.replace(config, directory=f"{config.directory}/{config.dbname}")
         with contextlib.closing(Cache(config)) as cache:
@@ -297,9 +297,9 @@ def _ms(seconds: Iterable[float]) -> str:
     return ", ".join(f"{1e3 * value:.1f}" for value in seconds) + " ms"
 
 
-def storm_report(place: dict[str, Any], quick: bool) -> None:
+def storm_report(location: dict[str, Any], quick: bool) -> None:
     """8 writers, 4 readers and 2 managers while everything goes wrong (to reach: 0 problems, at most 3 generations)."""
-    result = storm(place, 1000 if quick else 10_000, disturbances=5 if quick else 50)
+    result = storm(location, 1000 if quick else 10_000, disturbances=5 if quick else 50)
     print(f"  {result}")
     for problem in result.problems[:10]:
         print(f"    {problem}")

@@ -117,21 +117,21 @@ class Storm:
     the lease lasts, no process lives for long enough to store anything. A process with too short a LEASE is restarted.
 
     Args:
-        place: the keys that say where the cache is, for the processes.
+        location: the keys that say where the cache is, for the processes.
         fault: called now and then, does something to the store and puts it right again.
-        own_place: the keys for who looks on.
+        own_location: the keys for who looks on.
     """
 
     def __init__(
         self,
-        place: Mapping[str, Any],
+        location: Mapping[str, Any],
         seed: int,
         fault: Callable[[random.Random], None] | None = None,
-        own_place: Mapping[str, Any] | None = None,
+        own_location: Mapping[str, Any] | None = None,
     ) -> None:
         keys = {"SWAP_CAP": CAP, "CHUNKSIZE": 0.001}
-        self.config = Config.load({**place, **keys})
-        self._own_config = Config.load({**(own_place or place), **keys})
+        self.config = Config.load({**location, **keys})
+        self._own_config = Config.load({**(own_location or location), **keys})
         self._latency = Latency(self.config)
         self._fault, self._rng = fault, random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
@@ -347,8 +347,8 @@ class Storm:
             if note.what in ("torn", "corrupt"):
                 problems.append(f"{text} was {note.what}")
             elif note.time < until[note.incarnation]:
-                place = note.incarnation, note.generation, note.id
-                if seen.setdefault(place, note.value) != note.value:
+                sample = note.incarnation, note.generation, note.id
+                if seen.setdefault(sample, note.value) != note.value:
                     problems.append(f"{text} had two contents")
         problems += [what for of, when, what in self._suspicions if when < until.get(of, math.inf)]
         return dataclasses.replace(
@@ -390,7 +390,7 @@ def _lost(cache: Cache, acknowledged: Iterable[Note]) -> list[str]:
 
 
 def storm(
-    place: Mapping[str, Any],
+    location: Mapping[str, Any],
     operations: int,
     disturbances: int,
     swaps: int = 0,
@@ -399,7 +399,7 @@ def storm(
     managers: int = 2,
     seed: int = 0,
     fault: Callable[[random.Random], None] | None = None,
-    own_place: Mapping[str, Any] | None = None,
+    own_location: Mapping[str, Any] | None = None,
     seconds: float = float("inf"),
     stop: threading.Event | None = None,
     report: Callable[[StormResult], None] | None = None,
@@ -409,13 +409,13 @@ def storm(
     It ends after that many operations, things that went wrong and swaps; or when time is up, or ``stop`` is set.
 
     Args:
-        place, fault, own_place: see :class:`Storm`.
+        location, fault, own_location: see :class:`Storm`.
         seed: of the faults. Their effects also depend on timing.
         report: called each minute with the result so far.
     """
     stop = threading.Event() if stop is None else stop
     seen: list[Any] = []
-    with contextlib.closing(Storm(place, seed, fault, own_place)) as it:
+    with contextlib.closing(Storm(location, seed, fault, own_location)) as it:
         for role, count in (("write", writers), ("read", readers), ("manage", managers)):
             for _ in range(count):
                 it.begin(role)

@@ -132,9 +132,9 @@ def write(config: Config, number: int, path: str, clocks: Clocks) -> None:
     values = iter(range(number << _SEQUENCE_BITS, (number + 1) << _SEQUENCE_BITS))
     with contextlib.closing(clocks.open_cache(config)) as cache, contextlib.closing(Writer(cache)) as writer:
         for value in values:
-            place = writer.put(sample_of(cache.incarnation, value))
-            assert place is not None
-            notes.write("put", cache.incarnation, *place, value)
+            stored = writer.put(sample_of(cache.incarnation, value))
+            assert stored is not None
+            notes.write("put", cache.incarnation, *stored, value)
 
 
 def read(config: Config, number: int, path: str, clocks: Clocks) -> None:

@@ -150,9 +150,9 @@ class CacheDataset:
             infinite: one epoch without an end, which follows the generations as they come.
             shard: ``(rank, world)``: the share of one of ``world`` processes that train together, such as one for each
                 GPU: of each generation's order every ``world``-th sample from ``rank`` on, the same number for each;
-                    the
-                remainder of a generation, fewer than ``world``, is not read. "environment": rank and world are those of
-                ``torch.distributed``, torchrun or SLURM. None: all samples. Replaces ``shard`` of headrace's loader.
+                the remainder of a generation, fewer than ``world``, is not read. "environment": rank and world are
+                those of ``torch.distributed``, torchrun or SLURM. None: all samples. Replaces
+                ``shard`` of headrace's loader.
 
         Raises:
             ValueError: ``shard`` is out of range, ``seed`` is missing where processes share a random order, or the

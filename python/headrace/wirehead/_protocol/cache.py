@@ -162,7 +162,7 @@ class Cache:
 
     @property
     def incarnation(self) -> str | None:
-        """Which of those that a place has seen; None if there was no cache yet."""
+        """Which of those that this location has had; None if there was no cache yet."""
         return self._incarnation
 
     def current(self) -> int:
@@ -343,19 +343,19 @@ class Cache:
             self.store.use(incarnation)
 
     def _check_settings(self, found: Document, ours: Document) -> None:
-        place = self.config.cache
+        cache = self.config.cache
         remedy = "another DBNAME, or `python -m headrace.wirehead clean` first"
         if found.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
-                f"{place} was made by another version of headrace, in format {found['format']}; this version uses "
+                f"{cache} was made by another version of headrace, in format {found['format']}; this version uses "
                 f"{_FORMAT}: use {remedy}"
             )
         if _incarnation_of(found) is None or not ours.keys() <= found.keys():
-            raise StoreError(f"{place} has damaged settings: use {remedy}")
+            raise StoreError(f"{cache} has damaged settings: use {remedy}")
         for name, value in ours.items():
             if found[name] != value:
                 raise StoreError(
-                    f"{place} was made with {name} {found[name]}, but {self.config.source} says {value}: use the same, "
+                    f"{cache} was made with {name} {found[name]}, but {self.config.source} says {value}: use the same, "
                     f"{remedy}"
                 )
 

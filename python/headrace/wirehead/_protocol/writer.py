@@ -78,8 +78,8 @@ class Writer:
         chunk_bytes = min(largest, max(_SMALLEST_CHUNK, -(-length // store.parallel)))
         chunks = list(cut(parts, chunk_bytes))
         try:
-            while (place := self._place()) is not None:
-                generation, id = place
+            while (target := self._target()) is not None:
+                generation, id = target
                 assert self._lease is not None
                 part = part_of(id, length, config.swap_cap)
                 names = [chunk_name(part, self._lease.key, self._number, k) for k in range(len(chunks))]
@@ -143,7 +143,7 @@ class Writer:
         self.abandon()
         self._generation, self._number = 0, 0
 
-    def _place(self) -> tuple[int, int] | None:
+    def _target(self) -> tuple[int, int] | None:
         """A pinned generation and an id that is free in it, as far as is known; waits for a swap where none is. None if
         ``stop`` was set.
         """

@@ -325,14 +325,14 @@ class MongoStore:
                     raise self._refused(error) from None
                 problem = error
             except InvalidDocument as error:
-                raise StoreError(f"{self.config.place} cannot hold the document: {error}") from None
+                raise StoreError(f"{self.config.location} cannot hold the document: {error}") from None
             except PyMongoError as error:
                 if not error.timeout:
                     raise self._refused(error) from None
                 problem = error
             if time.monotonic() + pause >= deadline:
                 raise StoreUnreachableError(
-                    f"the database at {self.config.place} did not answer within {self.config.timeout:g} seconds "
+                    f"the database at {self.config.location} did not answer within {self.config.timeout:g} seconds "
                     f"(TIMEOUT): {self._without_password(problem)}. Is it running, and can this machine reach it?"
                 ) from None
             time.sleep(pause * random.uniform(0.5, 1))
@@ -343,15 +343,15 @@ class MongoStore:
         code = getattr(error, "code", None)
         if code == 18 or "Authentication failed" in text:
             return StoreError(
-                f"the database at {self.config.place} refused user and password: {text}. "
+                f"the database at {self.config.location} refused user and password: {text}. "
                 f"The password is read from the environment variable {PASSWORD_VARIABLE}, or from MONGOHOST"
             )
         if code == 14031 or re.search(r"disk is full|no space left|database or disk", text, re.IGNORECASE):
             return StoreError(
-                f"the disk of the database at {self.config.place} is full: {text}. "
+                f"the disk of the database at {self.config.location} is full: {text}. "
                 "Make room, or lower SWAP_CAP: up to three generations are stored"
             )
-        return StoreError(f"the database at {self.config.place} refused: {text}")
+        return StoreError(f"the database at {self.config.location} refused: {text}")
 
     def _without_password(self, error: Exception) -> str:
         text = re.sub(r", Timeout: .*", "", str(error))
