@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,9 @@ def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> 
         {"code": 8000, "errorLabels": ["TransientTransactionError"]},
     ],
 )
-def test_what_a_server_that_fails_over_reports_is_tried_again(location: dict[str, Any], failure: dict[str, Any]) -> None:
+def test_what_a_server_that_fails_over_reports_is_tried_again(
+    location: dict[str, Any], failure: dict[str, Any]
+) -> None:
     from pymongo.errors import OperationFailure
 
     with contextlib.closing(Cache({**location, "SWAP_CAP": 200, "TIMEOUT": 20})) as cache:
@@ -200,3 +203,44 @@ def test_a_cache_removes_nothing_of_another_one_with_the_same_write_collection(l
         pytest.raises(StoreError, match=r"with WRITE_COLLECTION write, .* other"),
     ):
         Cache({**keys, "WRITE_COLLECTION": "other"})
+
+
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_the_threads_for_chunks_live_as_long_as_the_store_and_hold_nobody_up(location: dict[str, Any]) -> None:
+    from headrace.wirehead._stores.mongo_store import MongoStore
+
+    store = open_store(Config.load({**location, "SWAP_CAP": 2, "TIMEOUT": 30}))
+    assert isinstance(store, MongoStore)
+    both = threading.Barrier(2, timeout=20)
+
+    def with_the_other(_: int) -> threading.Thread:
+        both.wait()
+        return threading.current_thread()
+
+    threads = [set(store._map(with_the_other, (1, 2))) for _ in range(3)]
+    assert threads[0] == threads[1] == threads[2]
+    (helper,) = threads[0] - {threading.current_thread()}
+
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def wait(_: int) -> bool:
+        begun.release()
+        return go_on.wait(20)
+
+    caller = threading.Thread(target=store._map, args=(wait, (1, 2)))
+    caller.start()
+    for _ in range(2):
+        assert begun.acquire(timeout=20)
+    assert store._map(str, (1, 2)) == ["1", "2"]
+    go_on.set()
+    caller.join(20)
+    assert not caller.is_alive()
+
+    def fail(number: int) -> None:
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match=r"^[12]$"):
+        store._map(fail, (1, 2))
+    store.close()
+    helper.join(20)
+    assert not helper.is_alive()

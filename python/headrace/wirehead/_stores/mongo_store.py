@@ -7,11 +7,13 @@ import contextlib
 import itertools
 import json
 import os
+import queue
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
@@ -94,6 +96,7 @@ class MongoStore:
         self._has_sessions = False
         self._seen: Any = None  # the latest time of the server's that an operation has seen the state of
         self._seen_lock = threading.Lock()
+        self._helpers = _Helpers(self.parallel - 1)
         # Without an incarnation: the settings, and collections of format 2.
         counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
         self._name = re.compile(
@@ -192,16 +195,11 @@ class MongoStore:
                     except Exception as error:
                         errors.append(error)
 
-        # Not those of an executor: the interpreter waits for them at exit, even if the server has gone silent.
-        helpers = [
-            threading.Thread(target=work, name="headrace-wirehead-chunks", daemon=True)
-            for _ in range(min(self.parallel, len(items)) - 1)
-        ]
-        for helper in helpers:
-            helper.start()
+        helps = [self._helpers.submit(work) for _ in range(min(self.parallel, len(items)) - 1)]
         work()
-        for helper in helpers:
-            helper.join()
+        for help in helps:
+            if not help.cancel():  # it has begun
+                help.result()
         if errors:
             raise errors[0]
         return [results[k] for k in range(len(items))]
@@ -277,6 +275,7 @@ class MongoStore:
         return []  # other collections of the database are not looked at
 
     def close(self) -> None:
+        self._helpers.close()
         with pymongo.timeout(_FAREWELL):  # it tells the server that its sessions end
             self._client.close()
 
@@ -358,6 +357,44 @@ class MongoStore:
         for secret in _passwords(self.config):
             text = text.replace(secret, "***")
         return text
+
+
+class _Helpers:
+    """Threads that take part in others' work, from the first time on that there is any. Thread-safe.
+
+    Not those of an executor: the interpreter waits for them at exit, even if the server has gone silent.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._started = count, 0
+        self._lock = threading.Lock()  # guards the latter
+        self._jobs: queue.SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = queue.SimpleQueue()
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Has one of them do it, unless it is cancelled before one has time. It must not raise anything."""
+        with self._lock:
+            if self._started < self._count:
+                threading.Thread(target=_help, args=(self._jobs,), name="headrace-wirehead-chunks", daemon=True).start()
+                self._started += 1
+        future: Future[None] = Future()
+        self._jobs.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """They end when they have done what they are doing."""
+        with self._lock:
+            for _ in range(self._started):
+                self._jobs.put(None)
+            self._started = self._count
+
+
+def _help(jobs: queue.SimpleQueue[tuple[Future[None], Callable[[], None]] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        future, work = job
+        if future.set_running_or_notify_cancel():
+            work()
+            future.set_result(None)
+        del job, future, work  # which keep the store
 
 
 def _packed(document: Mapping[str, Any]) -> Document:
