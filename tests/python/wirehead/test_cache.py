@@ -12,13 +12,56 @@ from typing import Any
 import numpy as np
 import pytest
 from numbered import fill, numbered, swaps
+from stored import remove_chunk
 
 from headrace.wirehead import Config, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
 from headrace.wirehead._command_line.commands import main
+from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import SWAPS
+
+
+@pytest.fixture
+def annulled(cache: Cache) -> Cache:
+    """Generation 1 is current, in which the second version of sample 2 counts."""
+    fill(cache, 10)
+    description = cache.sample(1, 2)
+    assert description is not None
+    assert remove_chunk(cache, 1, chunk_names(description, [0])[0])
+    keeper = Keeper(cache)
+    assert keeper.step() is None
+    with contextlib.closing(Writer(cache)) as writer:
+        assert writer.put(next(numbered(99, 1))) == (1, 2)
+    assert keeper.step() is not None
+    keeper.close()
+    return cache
+
+
+@pytest.mark.parametrize("misses", [0, 1])
+def test_a_look_for_the_current_generation_finds_the_versions_that_count(
+    annulled: Cache, misses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    with contextlib.closing(Cache(annulled.config)) as cache:
+        find, scan = cache.store.find, cache.store.scan
+
+        def scan_that_misses(table: str) -> dict[str, Any]:
+            """The first entry, as one may that begins before it is made."""
+            found = sorted(scan(table).items())
+            return dict(found[misses if table == SWAPS else 0 :])
+
+        monkeypatch.setattr(cache.store, "find", lambda table, key: asked.append(table) or find(table, key))
+        monkeypatch.setattr(cache.store, "scan", scan_that_misses)
+        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+            assert reader.pin_current(1) == 1
+            asked.clear()
+            assert [int(reader.read(1, id)["label"][1][0]) for id in range(5)] == [10, 11, 99, 13, 14]
+        assert (SWAPS in asked) == (misses > 0)
 
 
 def test_a_swap_makes_what_was_put_readable(config: dict[str, Any], cache: Cache) -> None:

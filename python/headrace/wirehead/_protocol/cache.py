@@ -154,6 +154,8 @@ class Cache:
         self._checks = check
         self._incarnation: str | None = None
         self._newest = 0  # swap that was seen
+        # The last generation that was found current, and the versions that count in it: no entry follows a swap.
+        self._final: tuple[int, dict[int, int]] = (0, {})
         try:
             self._open(create)
         except BaseException:
@@ -187,6 +189,10 @@ class Cache:
                 )
             return self._swap_documents()  # swaps have happened while this process was suspended
         self._newest = max(self._newest, newest)
+        if newest != self._final[0]:
+            of_newest = _in_order(newest, entries.get)
+            if of_newest and "void" not in of_newest[-1]:  # else the scan has missed one that was made meanwhile
+                self._final = newest, versions_of(of_newest)
         return swaps
 
     def is_swapped(self, generation: int) -> bool:
@@ -207,14 +213,12 @@ class Cache:
         """The managers' entries about a generation, in the order that all agree on: annulments, and at
         last the swap. See 2.
         """
-        entries: list[Document] = []
-        while (entry := self.store.find(SWAPS, entry_key(generation, len(entries)))) is not None:
-            entries.append(entry)
-        return entries
+        return _in_order(generation, lambda name: self.store.find(SWAPS, name))
 
     def versions(self, generation: int) -> dict[int, int]:
         """Which version of a sample counts, by id, where it is not the first."""
-        return versions_of(self.entries(generation))
+        of, versions = self._final
+        return versions if of == generation else versions_of(self.entries(generation))
 
     def verified_blocks(self, generation: int, entries: Sequence[Document]) -> set[int]:
         """The blocks of which a manager has written down that all samples are there and whole, where none has been
@@ -373,6 +377,14 @@ _ENTRY = re.compile(r"\d{12}(?:\.\d{6})?")
 def entry_key(generation: int, number: int) -> str:
     """The key of an entry about a generation, by the number of entries before it."""
     return f"{key(generation)}.{number:06d}" if number else key(generation)
+
+
+def _in_order(generation: int, find: Callable[[str], Document | None]) -> list[Document]:
+    """The entries about a generation up to the first that ``find``, which is given a key, does not find."""
+    entries: list[Document] = []
+    while (entry := find(entry_key(generation, len(entries)))) is not None:
+        entries.append(entry)
+    return entries
 
 
 def versions_of(entries: Iterable[Document]) -> dict[int, int]:
