@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -197,7 +198,7 @@ def test_a_manager_renews_its_lease_and_goes_on(location: dict[str, Any]) -> Non
             clock[0] += 12
         found = cache.store.find(LEASES, MANAGER)
         assert found is not None
-        assert found["beat"] == 11
+        assert found["beat"] == 12
 
 
 def test_a_manager_whose_step_takes_longer_than_lease_keeps_its_turn(keys: dict[str, Any]) -> None:
@@ -404,6 +405,81 @@ def test_a_backup_that_was_restored_is_noticed(location: dict[str, Any]) -> None
         cache.store.remove(SWAPS, f"{2:012d}")
         with pytest.raises(CacheGoneError, match="went back from generation 2 to 1"):
             cache.current()
+        writer.close()
+
+
+@pytest.mark.parametrize("has_its_leases", [True, False])
+def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
+    keys: dict[str, Any], tmp_path: Path, has_its_leases: bool
+) -> None:
+    """Else a manager would swap what it has verified and is not there any more."""
+    clock = [1000.0]
+    with contextlib.closing(Cache(keys, clock=lambda: clock[0])) as cache:
+        writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
+        fill(writer)
+        assert keeper.step() is not None
+        assert reader.pin_current(1) == 1
+        fill(writer, 1)
+        assert keeper.step() is None
+        folder, backup = tmp_path / "test.wirehead", tmp_path / "backup"
+        shutil.copytree(folder, backup)
+        fill(writer, 2)
+        assert writer._lease is not None
+        of_both = writer._lease, reader._lease
+
+        def renew() -> None:
+            clock[0] += 11
+            for lease in of_both:
+                lease.tick()
+
+        renew()
+        assert keeper.step() is None
+        assert len(keeper._verified) == 3
+        shutil.rmtree(folder)
+        backup.rename(folder)
+        if not has_its_leases:
+            shutil.rmtree(folder / f"{cache.incarnation}.leases")
+        assert sorted(cache.samples(2, 0)) == [0]
+        renew()
+        for use in (lambda: writer.put((1, 1)), lambda: reader.read(1, 0)):
+            with pytest.raises(CacheGoneError, match=r"has lost a lease of this process \(a backup restored\?\)"):
+                use()
+        if has_its_leases:
+            with pytest.raises(CacheGoneError, match=r"has lost a lease of this process \(a backup restored\?\)"):
+                keeper.step()
+        else:
+            assert keeper.step() is None
+            assert keeper._verified == {0}
+        for lease in of_both:
+            lease.abandon()
+
+
+def test_a_lease_that_was_declared_dead_is_no_backup(keys: dict[str, Any]) -> None:
+    cache = Cache(keys)
+    lease = Lease(cache, "reader")
+    lease.pin([1])
+    lease.abandon()
+    cache.store.insert(GRAVES, lease.key, {})
+    cache.store.remove(LEASES, lease.key)
+    lease._stop.clear()
+    lease._write_again(checks=True)
+    assert lease.has_lapsed()
+    lease.abandon()
+
+
+def test_a_manager_that_was_replaced_for_a_while_verifies_again(location: dict[str, Any]) -> None:
+    clock = [1000.0]
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
+        writer, keeper = Writer(cache), Keeper(cache)
+        fill(writer, 3)
+        assert keeper.step() is None
+        assert keeper._verified == {0, 1, 2}
+        cache.store.remove(LEASES, MANAGER)
+        damage(cache, 1)
+        fill(writer, 1)
+        clock[0] += 11
+        assert keeper.step() is None
+        assert keeper._verified == {0, 2, 3}
         writer.close()
 
 

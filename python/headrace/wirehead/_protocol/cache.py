@@ -50,8 +50,9 @@ inserted and never removed before a whole generation is dropped; the only docume
 7. **Incarnations.** The process that creates the settings chooses a random name for the cache, and all tables are under
    that name. Cleaning removes the settings first. So late writes belong to the old name and mix with nothing; managers
    of the new cache remove them, having read the settings after they saw them. Each process checks the settings when it
-   renews its lease, and when an entry is missing; if they have changed, or the current generation is lower than before,
-   it stops with ``CacheGoneError``.
+   renews its lease, and when an entry is missing; if they have changed, the current generation is lower than before, or
+   the lease is not as this process left it (a backup has been restored), it stops with ``CacheGoneError``. A manager
+   whose lease has been removed begins anew with what the store has: another one may have led meanwhile.
 
 Having only one process manage at a time saves work; correctness does not depend on it.
 ``tests/python/wirehead/test_protocol.py`` explores these rules, with the code itself, in a model in which anything may

@@ -45,6 +45,7 @@ class Keeper:
         self._watch = Watch(cache)
         self._me = f"{this_process()}-{uuid.uuid4().hex[:8]}"
         self._turn = 0  # how often it has renewed its lease
+        self._acknowledged = 0  # the turn of the last renewal that the store has confirmed
         self._renewed = float("-inf")
         self._asked = float("-inf")
         # Dead processes of a folder are known immediately; with a server, it takes LEASE seconds.
@@ -102,10 +103,10 @@ class Keeper:
             self._verified.update(id for block in self._whole for id in self._cache.ids_of(block))
         self._thrown_away = sum(len(entry.get("void", ())) for entry in entries)
         # What takes long, takes its time between two renewals: or another one would do it again, meanwhile.
-        if not self._verify() or not self._leads():
+        if not self._verify() or not self._still_leads(generation):
             return None
         self._sweep()
-        if len(self._verified) < self._cache.config.swap_cap or not self._leads():
+        if len(self._verified) < self._cache.config.swap_cap or not self._still_leads(generation):
             return None
         if self._full_since is None:
             self._full_since = self._cache.clock()
@@ -157,19 +158,38 @@ class Keeper:
             self._checked = now
         found = store.find(LEASES, MANAGER)
         mine = {"holder": self._me, "role": MANAGER, **whose(), "generations": [], "lease": lease}
+        if found is not None and found.get("holder") == self._me:
+            self._check_is_kept(found)
+        else:
+            self._generation = 0  # another one may have led, or a backup been restored: what was verified may be gone
         if found is not None and found.get("holder") != self._me:
             since = self._watch.since(MANAGER, found, self._cache.clock())
             if now - since <= self._cache.lasts(found) and not self._cache.has_ended(found):
                 return False
             store.remove(LEASES, MANAGER)
             found = None
-        if found is None and not store.insert(LEASES, MANAGER, {**mine, "beat": 0, "time": store.now()}):
-            return False
+        self._turn += 1
         if found is not None:
-            self._turn += 1
             store.replace(LEASES, MANAGER, {**mine, "beat": self._turn})
-        self._renewed = now
+        elif not store.insert(LEASES, MANAGER, {**mine, "beat": self._turn, "time": store.now()}):
+            return False
+        self._renewed, self._acknowledged = now, self._turn
         return True
+
+    def _still_leads(self, generation: int) -> bool:
+        """Whether it leads without an interruption since it began to look at a generation."""
+        return self._leads() and self._generation == generation
+
+    def _check_is_kept(self, lease: Document) -> None:
+        """
+        Raises:
+            CacheGoneError: the store has an earlier renewal of its lease than the last.
+        """
+        if lease.get("beat", 0) < self._acknowledged:
+            again = self._cache.store.find(LEASES, MANAGER)
+            if again is None or again.get("holder") != self._me or again.get("beat", 0) >= self._acknowledged:
+                return
+            raise CacheGoneError(self._cache.config.cache, "has lost a lease of this process (a backup restored?)")
 
     def _verify(self) -> bool:
         """Looks at the samples that have come since, and annuls those that are damaged. False if another manager has

@@ -45,6 +45,7 @@ class Lease:
         self._renewed = float("-inf")
         self._has_lapsed = False
         self._beat = 0  # of the last write
+        self._acknowledged = 0  # that of the last write under this key that the store has confirmed; 0: none yet
         self._gone: CacheGoneError | None = None
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
@@ -72,6 +73,7 @@ class Lease:
                 # Another process may be removing the leftovers of this one, and removes the lease at the end.
                 self.key = _new_key(self._details["role"])
                 self._kept_from, self._renewed, self._has_lapsed = math.inf, float("-inf"), False
+                self._acknowledged = 0
             was_kept = self._pin(generations)
         if was_kept:
             self._wake.set()
@@ -144,7 +146,8 @@ class Lease:
         """Updates the store. Under the lock for writing only: reading continues meanwhile."""
         with self._lock:
             self._beat += 1  # so that each renewal is a change
-            key, document = self.key, {**self._details, "beat": self._beat, "generations": list(self._generations)}
+            key, beat = self.key, self._beat
+            document = {**self._details, "beat": beat, "generations": list(self._generations)}
             document["lease"] = self._cache.config.lease  # the others' may be another one
             kept_from = min(self._generations, default=math.inf)
             self._kept_from = max(self._kept_from, kept_from)  # until it is known which one the store has
@@ -154,7 +157,7 @@ class Lease:
         with self._lock:
             if key == self.key:
                 self._has_lapsed = is_buried or self._lapsed()  # before the store had the new one
-                self._kept_from, self._renewed = kept_from, sent
+                self._kept_from, self._renewed, self._acknowledged = kept_from, sent, beat
 
     def _renew(self) -> None:
         longest, before = min(1.0, self._period), float("-inf")
@@ -174,9 +177,10 @@ class Lease:
     def tick(self, is_new: bool = False) -> None:
         """The periodic work of its thread: renews, if it is time or ``is_new``, and releases old generations."""
         try:
-            is_time = self._cache.clock() - self._renewed >= self._period
+            since = self._cache.clock() - self._renewed
+            is_time = since >= self._period
             if is_new or is_time:  # before anything else, which may take its time
-                self._write_again()
+                self._write_again(checks=is_time and since < self._cache.config.lease / 2)
             if self._let_go():
                 self._write_again()
             if is_time:
@@ -186,10 +190,28 @@ class Lease:
         except Exception as error:  # the operations themselves will say so
             log.debug("lease %s was not renewed: %s", self.key, error)
 
-    def _write_again(self) -> None:
+    def _write_again(self, checks: bool = False) -> None:
         with self._write_lock:
             if not self._stop.is_set() and not self.has_lapsed():
+                if checks:
+                    self._check_is_kept()
                 self._write()
+
+    def _check_is_kept(self) -> None:
+        """
+        Raises:
+            CacheGoneError: the store does not have the last renewal, but an earlier state of the cache.
+        """
+        with self._lock:
+            key, acknowledged = self.key, self._acknowledged
+        for _ in range(2 if acknowledged else 0):
+            found = self._cache.store.find(LEASES, key)
+            if found is not None and int(found.get("beat", 0)) >= acknowledged:
+                return
+        # Others remove leases, too: those that they have declared dead.
+        if acknowledged and self._cache.store.find(GRAVES, key) is None and not self.has_lapsed():
+            self._cache.check_is_there()
+            raise CacheGoneError(self._cache.config.cache, "has lost a lease of this process (a backup restored?)")
 
     def _let_go(self) -> bool:
         """Unpins old, unused generations; whether it did."""
