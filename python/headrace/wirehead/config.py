@@ -172,10 +172,12 @@ def _read(path: Path) -> Mapping[Any, Any]:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}") from None
+        raise ConfigError(
+            f"{path} cannot be read as a configuration: {error.strerror}; name a file that you may read"
+        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} is not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}"
+            f"{path} is not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}: save it as UTF-8"
         ) from None
     keys = _parse_json(text, path) if path.suffix == ".json" else _parse_yaml(text, path)
     if not isinstance(keys, Mapping):

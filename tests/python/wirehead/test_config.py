@@ -145,8 +145,8 @@ def test_each_wrong_key_is_named(keys: dict[Any, Any], message: str) -> None:
         ("c.yaml", "SWAP_CAP: 1\nDBNAME: x\nSWAP_CAP: 2", "has SWAP_CAP more than once: leave all but one out"),
         ("c.json", '{"SWAP_CAP": 1, "SWAP_CAP": 2}', "has SWAP_CAP more than once: leave all but one out"),
         ("c.json", "{", "is not valid JSON: "),
-        ("c.yaml", b"DBNAME: \xff", "is not text in UTF-8: byte 8 is 0xff"),
-        ("c.yaml", None, "cannot be read as a configuration: Is a directory"),
+        ("c.yaml", b"DBNAME: \xff", "is not text in UTF-8: byte 8 is 0xff: save it as UTF-8"),
+        ("c.yaml", None, "cannot be read as a configuration: Is a directory; name a file"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str, text: Any, message: str) -> None:

@@ -189,6 +189,12 @@ def test_shards_that_cannot_be(shard: Any, error: type[Exception], message: str)
         GenerationSampler(8, seed=1, shard=shard)
 
 
+@pytest.mark.parametrize("seed", ["x", 1.5, [1]])
+def test_seeds_that_cannot_be(seed: Any) -> None:
+    with pytest.raises(TypeError, match="seed must be a whole number, or None, got"):
+        GenerationSampler(8, seed=seed)
+
+
 def test_a_shared_random_order_needs_a_seed() -> None:
     with pytest.raises(ValueError, match="pass the same seed= in all processes"):
         GenerationSampler(8, shard=(0, 2))

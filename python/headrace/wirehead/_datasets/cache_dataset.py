@@ -90,7 +90,7 @@ class CacheDataset:
             kinds = list(self.config.sample)
             raise ValueError(f"sample must be a list of different names of SAMPLE {kinds}, got {sample!r}")
         if not isinstance(timeout, (int, float)) or not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, got {timeout!r}")
+            raise ValueError(f"timeout must be a number of seconds from 0 on, got {timeout!r}")
         for name, function in (("transform", transform), ("normalize", normalize)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a function of an array, or None, got {function!r}")

@@ -41,6 +41,8 @@ class GenerationSampler(SeekableSampler):
         infinite: bool = False,
         shard: tuple[int, int] | str | None = None,
     ) -> None:
+        if seed is not None and not isinstance(seed, (int, np.integer)):
+            raise TypeError(f"seed must be a whole number, or None, got {seed!r}")
         self._cap = swap_cap
         rank, world = (0, 1) if shard is None else checked_shard(shard)
         if world > swap_cap:
