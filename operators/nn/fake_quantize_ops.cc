@@ -63,6 +63,7 @@ void AbsMaxKernel(const ExecutionContext& ctx) {
 template <typename T>
 void RangeAbsMaxKernel(const ExecutionContext& ctx) {
   T scale = *ctx.Input("InScale").data<T>();
+  HR_ENFORCE(scale >= 0, OutOfRange, "input InScale: expected 0 or more, got ", scale);
   if (!ctx.Attr<bool>("is_test")) {
     const int64_t window = ctx.Attr<int32_t>("window_size");
     const int64_t step = *ctx.Input("Iter").data<int64_t>();

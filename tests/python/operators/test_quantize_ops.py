@@ -36,6 +36,10 @@ def test_zeros_stay_zeros_and_what_is_refused() -> None:
     OpTest("fake_quantize_range_abs_max", {**inputs, "Iter": np.array([-1])}, {}, scales).check_refused(
         IndexError, "Iter", when="run"
     )
+    for scale in (-1.0, np.nan):
+        OpTest(
+            "fake_quantize_range_abs_max", {**inputs, "InScale": np.array([scale])}, {"is_test": True}
+        ).check_refused(IndexError, "InScale", when="run")
 
 
 def test_what_lies_outside_of_the_range_is_clipped_in_a_test() -> None:
