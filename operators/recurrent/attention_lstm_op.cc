@@ -46,12 +46,8 @@ void AttentionLstmKernel(const ExecutionContext& ctx) {
   const int64_t rows = ctx.Input("X").dims()[0];
   const int64_t m = ctx.Input("X").dims()[1];
   const int64_t d = ctx.Input("C0").dims()[1];
-  for (const HashedName slot : HashedNames{"C0", "H0"}) {
-    const LoDTensor* states = ctx.InputOrNull(slot);
-    HR_ENFORCE(states == nullptr || states->dims()[0] == SequenceCount(offsets), InvalidArgument, "input ", slot,
-               ": expected ", SequenceCount(offsets), " rows, one for each sequence of X, got dims ",
-               ToString(states->dims()));
-  }
+  EnforceStateRows(ctx, "C0", "X");
+  EnforceStateRows(ctx, "H0", "X");
   const T* x = ctx.Input("X").data<T>();
   const T* attention = ctx.Input("AttentionWeight").data<T>();
   const T* bias = ElementsOrNull<T>(ctx, "AttentionBias");

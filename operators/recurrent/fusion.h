@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
-#include "operators/math/element_loop.h"
 #include "operators/math/gemm.h"
 #include "operators/math/scratch.h"
+#include "operators/recurrent/recurrent.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -23,19 +22,10 @@ template <typename T>
 const T* ProductAndBias(const ExecutionContext& ctx, Tensor* memory) {
   const int64_t rows = ctx.Input("X").dims()[0];
   const DDim& weight = ctx.Input("WeightX").dims();
-  const T* bias = ElementsOrNull<T>(ctx, "Bias");
   T* product = Scratch<T>(memory, MultiplyExtents(rows, weight[1]));
   Gemm<T>(false, false, rows, weight[1], weight[0], T(1), ctx.Input("X").data<T>(), ctx.Input("WeightX").data<T>(),
           false, product);
-  if (bias != nullptr) {
-    ParallelFor(rows, RowsPerBlock(weight[1]), [=, width = weight[1]](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        for (int64_t c = 0; c < width; ++c) {
-          product[r * width + c] += bias[c];
-        }
-      }
-    });
-  }
+  AddBias(ElementsOrNull<T>(ctx, "Bias"), rows, weight[1], product);
   return product;
 }
 

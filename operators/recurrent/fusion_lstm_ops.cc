@@ -23,7 +23,8 @@ namespace {
 // From `x`, the sums of input and bias in the order of the sequences: [rows, 4 D].
 template <typename T>
 void RunLstm(const ExecutionContext& ctx, HashedName input, const T* x) {
-  EnforceStateRows(ctx, input);
+  EnforceStateRows(ctx, "H0", input);
+  EnforceStateRows(ctx, "C0", input);
   const StepBatches batches(SequencesOf(ctx, input), ctx.Attr<bool>("is_reverse"));
   const LstmCell<T> cell(ctx, 0, "WeightH");
   LoDTensor* hidden = ctx.Output("Hidden");

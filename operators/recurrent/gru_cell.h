@@ -132,16 +132,6 @@ struct GruCell {
   PoolVector<T> both_;
 };
 
-// Adds `bias` (nullptr: none) to each row of `to`.
-template <typename T>
-void AddBias(const T* bias, int64_t rows, int64_t width, T* to) {
-  for (int64_t r = 0; bias != nullptr && r < rows; ++r, to += width) {
-    for (int64_t c = 0; c < width; ++c) {
-      to[c] += bias[c];
-    }
-  }
-}
-
 // Checks the inputs that operators and gradients share; returns the dims of the state. `rows`: of `state`, -1 if only
 // the LoD tells.
 inline DDim CheckGru(const InferShapeContext& ctx, const char* state, int64_t rows) {
@@ -182,16 +172,8 @@ inline OpRegistrar&& OriginMode(OpRegistrar&& op) {
 // The rows of H0, longest sequence first; empty without it.
 template <typename T>
 PoolVector<T> FirstStates(const ExecutionContext& ctx, HashedName input, const StepBatches& batches) {
-  const LoDTensor* states = ctx.InputOrNull("H0");
-  if (states == nullptr) {
-    return {};
-  }
-  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, input).size()) - 1;
-  HR_ENFORCE(states->dims()[0] == sequences, InvalidArgument, "input H0: expected ", sequences,
-             " rows, one for each sequence of ", input, ", got dims ", ToString(states->dims()));
-  PoolVector<T> sorted(static_cast<size_t>(states->numel()));
-  batches.SortStates(states->data<T>(), states->dims()[1], sorted.data());
-  return sorted;
+  EnforceStateRows(ctx, "H0", input);
+  return InitialStates<T>(ctx, "H0", batches);
 }
 
 // Goes through the steps, all in batch order: from the sums of input and bias in `gates` to the activated gates, r · h'

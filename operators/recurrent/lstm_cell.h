@@ -201,18 +201,6 @@ T* StepBefore(const StepBatches& batches, size_t t, int64_t width, T* rows, T* i
   return t == 0 ? initial : rows + batches.Begin(t - 1) * width;
 }
 
-// The rows of an optional tensor of initial states, longest sequence first; empty without one.
-template <typename T>
-PoolVector<T> InitialStates(const ExecutionContext& ctx, HashedName slot, const StepBatches& batches) {
-  const LoDTensor* tensor = ctx.InputOrNull(slot);
-  if (tensor == nullptr) {
-    return {};
-  }
-  PoolVector<T> sorted(static_cast<size_t>(tensor->numel()));
-  batches.SortStates(tensor->data<T>(), tensor->dims()[1], sorted.data());
-  return sorted;
-}
-
 inline OpRegistrar&& LstmAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<bool>("use_peepholes", "whether gates see the state of the cell", true)
@@ -241,19 +229,10 @@ inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t
   }
 }
 
-// Initial states have a row for each sequence of `input`, which only the LoD at run time tells.
-inline void EnforceStateRows(const ExecutionContext& ctx, HashedName input) {
-  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, input).size()) - 1;
-  for (const HashedName slot : HashedNames{"H0", "C0"}) {
-    const LoDTensor* states = ctx.InputOrNull(slot);
-    HR_ENFORCE(states == nullptr || states->dims()[0] == sequences, InvalidArgument, "input ", slot, ": expected ",
-               sequences, " rows, one for each sequence of ", input, ", got dims ", ToString(states->dims()));
-  }
-}
-
 template <typename T, void (*kKernel)(const ExecutionContext&)>
 void Checked(const ExecutionContext& ctx) {
-  EnforceStateRows(ctx, "Input");
+  EnforceStateRows(ctx, "H0", "Input");
+  EnforceStateRows(ctx, "C0", "Input");
   kKernel(ctx);
 }
 

@@ -28,15 +28,8 @@ void LstmKernel(const ExecutionContext& ctx) {
   T* state_out = ctx.Output("Cell")->mutable_data<T>();
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* activated = ctx.Output("BatchCellPreAct")->mutable_data<T>();
-  const T* bias = ctx.Input("Bias").data<T>();
   batches.ToBatches(ctx.Input("Input").data<T>(), 4 * width, gates);
-  ParallelFor(rows, RowsPerBlock(4 * width), [=](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t c = 0; c < 4 * width; ++c) {
-        gates[r * 4 * width + c] += bias[c];
-      }
-    }
-  });
+  AddBias(ctx.Input("Bias").data<T>(), rows, 4 * width, gates);
   LstmSteps(cell, batches, ctx.Input("Weight").data<T>(), InitialStates<T>(ctx, "H0", batches),
             InitialStates<T>(ctx, "C0", batches), gates, activated, hidden_out, state_out);
 }

@@ -43,13 +43,8 @@ void LstmpKernel(const ExecutionContext& ctx) {
   PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
   const T* weight = ctx.Input("Weight").data<T>();
   const T* proj_weight = ctx.Input("ProjWeight").data<T>();
-  const T* bias = ctx.Input("Bias").data<T>();
   batches.ToBatches(ctx.Input("Input").data<T>(), 4 * width, gates);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < 4 * width; ++c) {
-      gates[r * 4 * width + c] += bias[c];
-    }
-  }
+  AddBias(ctx.Input("Bias").data<T>(), rows, 4 * width, gates);
   for (size_t t = 0; t < batches.steps(); ++t) {
     const int64_t begin = batches.Begin(t);
     const int64_t n = batches.Size(t);

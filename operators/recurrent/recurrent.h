@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/vector_math.h"
 #include "operators/sequence/sequences.h"
 
@@ -188,6 +191,41 @@ void AddRows(const T* rows, int64_t n, int64_t width, T* sum) {
       sum[c] += rows[c];
     }
   }
+}
+
+// Adds `bias` (nullptr: none) to each row of `to`.
+template <typename T>
+void AddBias(const T* bias, int64_t rows, int64_t width, T* to) {
+  if (bias == nullptr) {
+    return;
+  }
+  ParallelFor(rows, RowsPerBlock(width), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        to[r * width + c] += bias[c];
+      }
+    }
+  });
+}
+
+// An optional tensor of initial states has a row for each sequence of `input`, which only the LoD at run time tells.
+inline void EnforceStateRows(const ExecutionContext& ctx, HashedName slot, HashedName input) {
+  const LoDTensor* states = ctx.InputOrNull(slot);
+  const int64_t sequences = SequenceCount(SequencesOf(ctx, input));
+  HR_ENFORCE(states == nullptr || states->dims()[0] == sequences, InvalidArgument, "input ", slot, ": expected ",
+             sequences, " rows, one for each sequence of ", input, ", got dims ", ToString(states->dims()));
+}
+
+// The rows of an optional tensor of initial states, longest sequence first; empty without one.
+template <typename T>
+PoolVector<T> InitialStates(const ExecutionContext& ctx, HashedName slot, const StepBatches& batches) {
+  const LoDTensor* tensor = ctx.InputOrNull(slot);
+  if (tensor == nullptr) {
+    return {};
+  }
+  PoolVector<T> sorted(static_cast<size_t>(tensor->numel()));
+  batches.SortStates(tensor->data<T>(), tensor->dims()[1], sorted.data());
+  return sorted;
 }
 
 }  // namespace headrace::ops
