@@ -110,20 +110,31 @@ PyObject* New(PyTypeObject* type, PyObject* /*args*/, PyObject* /*kwargs*/) {
   return self;
 }
 
-// Raises the error that `result` holds, which it takes, if it is a failure; else returns it.
-PyObject* RaisedIfFailure(PyObject* self, PyObject* result) {
-  static PyObject* const name = PyUnicode_InternFromString("failure_type");
-  auto step = py::reinterpret_steal<py::object>(result);
-  const auto type =
-      py::reinterpret_steal<py::object>(PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(self)), name));
-  if (!type) {
+py::object Attribute(PyObject* object, PyObject* name) {
+  return py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
+}
+
+// Takes what the step has left, and counts it; null, with an exception set, if it is an error.
+PyObject* TakeStep(PyObject* self) {
+  static PyObject* const step_name = PyUnicode_InternFromString("_step");
+  static PyObject* const progress_name = PyUnicode_InternFromString("progress");
+  static PyObject* const reached_name = PyUnicode_InternFromString("reached");
+  static PyObject* const failure_type_name = PyUnicode_InternFromString("failure_type");
+  static PyObject* const error_name = PyUnicode_InternFromString("error");
+  const py::object step = Attribute(self, step_name);
+  const py::object progress = Attribute(self, progress_name);
+  const py::object failure_type = Attribute(self, failure_type_name);
+  PyObject* result = nullptr;
+  PyObject* reached = nullptr;
+  if (!step || !progress || !failure_type || PyArg_ParseTuple(step.ptr(), "OO", &result, &reached) == 0 ||
+      PyObject_SetAttr(progress.ptr(), reached_name, reached) != 0 || PyObject_SetAttr(self, step_name, Py_None) != 0) {
     return nullptr;
   }
-  if (reinterpret_cast<PyObject*>(Py_TYPE(result)) != type.ptr()) {
-    return step.release().ptr();
+  if (reinterpret_cast<PyObject*>(Py_TYPE(result)) != failure_type.ptr()) {
+    Py_INCREF(result);
+    return result;
   }
-  const auto error = py::reinterpret_steal<py::object>(PyObject_GetAttrString(result, "error"));
-  if (error) {
+  if (const py::object error = Attribute(result, error_name)) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   }
   return nullptr;
@@ -135,9 +146,10 @@ PyObject* Next(PyObject* self) {
   if (!TakeTurn(self, &turn)) {
     return nullptr;
   }
-  PyObject* result = PyObject_CallMethodNoArgs(self, name);
+  const auto advanced = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(self, name));
+  PyObject* result = advanced ? TakeStep(self) : nullptr;
   turn.GiveUp();
-  return result == nullptr ? nullptr : RaisedIfFailure(self, result);
+  return result;
 }
 
 PyObject* Self(PyObject* self) {
@@ -149,8 +161,9 @@ constexpr const char* kDoc =
     "An iterator whose steps, calls of its method `_advance`, never overlap. A thread that calls next() while another "
     "one is in a step waits for its turn; `_before_waiting` is called first, and may raise instead. A step that calls "
     "next() itself, and any call in a fork of the process that made the iterator, raises FailedPrecondition. A step "
-    "that returns an instance of the class's `failure_type` makes next() raise the instance's `error`: from a step "
-    "that raised it itself, a signal handler could take it away.";
+    "leaves `_step`, a pair: what next() returns, and what `progress.reached` becomes. next() sets that and clears "
+    "`_step` where no signal handler can run, as it could at a step's return. If the first of the pair is an instance "
+    "of the class's `failure_type`, next() raises its `error` instead.";
 
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(&New)},

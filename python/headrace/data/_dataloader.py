@@ -352,10 +352,11 @@ class DataLoader(Generic[Batch]):
         total = self._length_if_known() if config.progress else None
         engine, progress = self._start_epoch()
         length = functools.partial(batches_per_epoch, config, self._seed or 0)
-        iterator = self._iterator_class(engine, progress, length, self._give_back(progress), config.pin_memory)
-        self._running.add(iterator)
+        bar = None
         if config.progress:
-            return ProgressBar(iterator, progress, import_tqdm()(total=total, initial=progress.taken, unit="batch"))
+            bar = ProgressBar(import_tqdm()(total=total, initial=progress.taken, unit="batch"))
+        iterator = self._iterator_class(engine, progress, length, self._give_back(progress), config.pin_memory, bar)
+        self._running.add(iterator)
         return iterator
 
     def _length_if_known(self) -> int | None:

@@ -9,10 +9,8 @@ from typing import Any
 from headrace import _core, errors
 from headrace.data._iteration.engine import Engine, Failed
 from headrace.data._iteration.progress import Progress
+from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
-
-# Of a batch that is not waited for.
-_NOTHING = object()
 
 
 class BatchIterator(_core.SerialIterator, Iterator[Any]):
@@ -23,18 +21,20 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
     returned by the next call, and not counted before: the scheduler delivers a batch again until it is acknowledged,
-    and after that ``_kept`` holds it until the call that returns it. An error arrives as a batch does, as
-    :class:`Failed`, and is raised by C, where no handler can run in between.
+    ``_step`` holds it from before that on, and C takes it from there, counts it and returns it, with no handler in
+    between. An error arrives as a batch does, as :class:`Failed`, and is raised by C.
 
     Args:
         length: gives the number of batches in the epoch.
         give_back: called with the engine when the iteration is over, or has no references any more.
+        bar: counts the batches that the consumer is done with.
 
     Attributes:
         progress: how far it has come.
     """
 
     failure_type = Failed
+    progress: Progress
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         length: Callable[[], int],
         give_back: Callable[[Engine], None],
         pin_memory: bool,
+        bar: ProgressBar | None = None,
     ) -> None:
         self._engine: Engine | None = engine
         # Under this name, PyTorch's, programs look for the processes.
@@ -50,7 +51,9 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         self._take = engine.next
         self._last_batch, self._acknowledge = engine.last_batch, engine.acknowledge
         self.progress = progress
-        self._kept: Any = _NOTHING
+        # What the next call returns, and progress.reached after it.
+        self._step: tuple[Any, Any] | None = None
+        self._bar = bar
         self._length = length
         self._give_back = give_back
         self._unsure_of_pinning = pin_memory
@@ -68,35 +71,31 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         if self._engine is not None:
             self._engine.scheduler.require_consumer()
 
-    def _advance(self) -> Any:
+    def _advance(self) -> None:
         if self._engine is None:
             if self._ended is not None:
                 raise errors.FailedPrecondition(self._ended)
             raise StopIteration
         progress = self.progress
-        before = progress.reached
-        batch = self._kept
+        if self._bar is not None:
+            self._bar.show(progress.taken)
         try:
-            if batch is _NOTHING:
-                batch = self._take()
-            failed = type(batch) is Failed
-            if not failed or batch.counts:
-                progress.reached = before.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
+            if self._step is None:
+                batch, reached = self._take(), progress.reached
+                if type(batch) is not Failed or batch.counts:
+                    reached = reached.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
+                self._step = batch, reached
             if self._unsure_of_pinning:
                 self._check_pinning()
-            self._kept = _NOTHING
             self._acknowledge()
-            if failed:
+            if type(self._step[0]) is Failed:
                 self._engine.forget_failure()
-            return batch
         except StopIteration:
             progress.finish(self._engine)
             self._let_go()
             raise
         except BaseException:
             rest_if_interpreter_exits()
-            self._kept = batch
-            progress.reached = before
             raise
 
     def _check_pinning(self) -> None:
@@ -116,3 +115,5 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         if engine is not None:
             del self._take, self._last_batch, self._acknowledge
             self._give_back(engine)
+            if self._bar is not None:
+                self._bar.close(self.progress.taken)

@@ -1,48 +1,30 @@
-"""An iterator that shows its progress."""
+"""A bar that shows the progress of an iteration."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from headrace.data._iteration.iterator import BatchIterator
-from headrace.data._iteration.progress import Progress
 
-
-class ProgressBar(Iterator[Any]):
-    """The batches of an iterator, with a bar that counts those that the consumer is done with.
-
-    Not tqdm's own iterator: a generator, which an interrupt would end.
+class ProgressBar:
+    """Counts the batches that the consumer is done with.
 
     Args:
         bar: a ``tqdm``.
     """
 
-    def __init__(self, batches: BatchIterator, progress: Progress, bar: Any) -> None:
-        self._batches = batches
-        self._progress = progress
+    def __init__(self, bar: Any) -> None:
         self._bar = bar
 
-    def __len__(self) -> int:
-        return len(self._batches)
+    def show(self, batches: int) -> None:
+        """Shows that so many batches are done."""
+        self._draw(self._bar.update, batches - self._bar.n)
 
-    def __next__(self) -> Any:
-        self._count()  # before a batch is at hand, which an interrupt could lose
-        for batch in self._batches:  # not next(): at the end of a call signal handlers run
-            return batch
-        self._end()
-        raise StopIteration
-
-    def __del__(self) -> None:
-        self._end()
-
-    def _count(self) -> None:
-        self._draw(self._bar.update, self._progress.taken - self._bar.n)
-
-    def _end(self) -> None:
-        self._count()
+    def close(self, batches: int) -> None:
+        """Shows it for the last time."""
+        self.show(batches)
         self._draw(self._bar.close)
 
     def _draw(self, method: Callable[..., object], *arguments: int) -> None:
