@@ -1,5 +1,5 @@
 // _core.BatchScheduler.
-#include "reader/shared_memory/batch_scheduler.h"
+#include "python/bindings/batch_scheduler.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -22,6 +22,7 @@
 #include "python/bindings/scheduler_options.h"
 #include "python/bindings/scheduler_stats.h"
 #include "python/bindings/served_arena.h"
+#include "reader/shared_memory/batch_scheduler.h"
 #include "reader/shared_memory/process_id.h"
 
 namespace headrace::python {
@@ -90,6 +91,16 @@ class BatchScheduler {
       LookAhead();
     }
     return built_;
+  }
+
+  // As Next; a batch is acknowledged at once, and `*number` says which one it was.
+  py::object Take(double timeout, std::optional<uint64_t>* number) {
+    py::object result = Next(timeout);
+    if (taken_) {
+      *number = last_->batch;
+      Acknowledge();
+    }
+    return result;
   }
 
   // The caller has stored what Next returned, a batch or its problem.
@@ -213,6 +224,10 @@ class BatchScheduler {
 };
 
 }  // namespace
+
+py::object TakeBatch(const py::handle& scheduler, double timeout, std::optional<uint64_t>* number) {
+  return py::cast<BatchScheduler&>(scheduler).Take(timeout, number);
+}
 
 void BindBatchScheduler(py::module_& m) {
   py::class_<BatchScheduler>(m, "BatchScheduler", "The main process's end of a loader's arena.")

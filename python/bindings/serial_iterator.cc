@@ -5,9 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <new>
+#include <optional>
+#include <utility>
 
+#include "framework/errors.h"
+#include "python/bindings/batch_scheduler.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
+#include "python/bindings/python_error.h"
 #include "reader/shared_memory/batch_scheduler.h"
 #include "reader/shared_memory/futex.h"
 #include "reader/shared_memory/process_id.h"
@@ -114,40 +119,96 @@ py::object Attribute(PyObject* object, PyObject* name) {
   return py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
 }
 
+py::list ListOf(py::object value) {
+  py::list list(1);
+  list[0] = std::move(value);
+  return list;
+}
+
+struct Names {
+  PyObject* const source = PyUnicode_InternFromString("_source");
+  PyObject* const step = PyUnicode_InternFromString("_step");
+  PyObject* const progress = PyUnicode_InternFromString("progress");
+  PyObject* const reached = PyUnicode_InternFromString("reached");
+  PyObject* const failure_type = PyUnicode_InternFromString("failure_type");
+  PyObject* const error = PyUnicode_InternFromString("error");
+  PyObject* const advance = PyUnicode_InternFromString("_advance");
+};
+
+const Names& TheNames() {
+  static const Names names;
+  return names;
+}
+
+// Takes a batch from the iterator's source. Null if there is no source, or it gave no batch: `*first` is then a list of
+// what it gave or raised, for a step to see to. A list, which the step empties: no frame of an exception's traceback
+// must refer to the exception. Null with an exception set if that failed.
+PyObject* TakeFromSource(PyObject* self, py::object* first) {
+  const Names& names = TheNames();
+  const py::object source = Attribute(self, names.source);
+  const py::object step = Attribute(self, names.step);
+  PyObject* scheduler = nullptr;
+  double timeout = 0;
+  if (!source || !step || source.is_none() || !step.is_none() ||
+      PyArg_ParseTuple(source.ptr(), "Od", &scheduler, &timeout) == 0) {
+    return nullptr;
+  }
+  try {
+    std::optional<uint64_t> number;
+    py::object result = TakeBatch(scheduler, timeout, &number);
+    if (!number) {
+      *first = ListOf(std::move(result));
+      return nullptr;
+    }
+    const py::object progress = Attribute(self, names.progress);
+    const py::int_ reached(*number + 1);
+    return progress && PyObject_SetAttr(progress.ptr(), names.reached, reached.ptr()) == 0 ? result.release().ptr()
+                                                                                           : nullptr;
+  } catch (const py::error_already_set& error) {
+    *first = ListOf(error.value());
+  } catch (const PythonError& error) {
+    *first = ListOf(py::reinterpret_borrow<py::object>(error.exception()));
+  } catch (const Error&) {  // which the step meets again
+  }
+  return nullptr;
+}
+
 // Takes what the step has left, and counts it; null, with an exception set, if it is an error.
 PyObject* TakeStep(PyObject* self) {
-  static PyObject* const step_name = PyUnicode_InternFromString("_step");
-  static PyObject* const progress_name = PyUnicode_InternFromString("progress");
-  static PyObject* const reached_name = PyUnicode_InternFromString("reached");
-  static PyObject* const failure_type_name = PyUnicode_InternFromString("failure_type");
-  static PyObject* const error_name = PyUnicode_InternFromString("error");
-  const py::object step = Attribute(self, step_name);
-  const py::object progress = Attribute(self, progress_name);
-  const py::object failure_type = Attribute(self, failure_type_name);
+  const Names& names = TheNames();
+  const py::object step = Attribute(self, names.step);
+  const py::object progress = Attribute(self, names.progress);
+  const py::object failure_type = Attribute(self, names.failure_type);
   PyObject* result = nullptr;
   PyObject* reached = nullptr;
   if (!step || !progress || !failure_type || PyArg_ParseTuple(step.ptr(), "OO", &result, &reached) == 0 ||
-      PyObject_SetAttr(progress.ptr(), reached_name, reached) != 0 || PyObject_SetAttr(self, step_name, Py_None) != 0) {
+      PyObject_SetAttr(progress.ptr(), names.reached, reached) != 0 ||
+      PyObject_SetAttr(self, names.step, Py_None) != 0) {
     return nullptr;
   }
   if (reinterpret_cast<PyObject*>(Py_TYPE(result)) != failure_type.ptr()) {
     Py_INCREF(result);
     return result;
   }
-  if (const py::object error = Attribute(result, error_name)) {
+  if (const py::object error = Attribute(result, names.error)) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   }
   return nullptr;
 }
 
 PyObject* Next(PyObject* self) {
-  static PyObject* const name = PyUnicode_InternFromString("_advance");
   Turn& turn = reinterpret_cast<Iterator*>(self)->turn;
-  if (!TakeTurn(self, &turn)) {
+  // What consumes the batches may be in C, too, as list() is.
+  if (PyErr_CheckSignals() != 0 || !TakeTurn(self, &turn)) {
     return nullptr;
   }
-  const auto advanced = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(self, name));
-  PyObject* result = advanced ? TakeStep(self) : nullptr;
+  py::object first = py::none();
+  PyObject* result = TakeFromSource(self, &first);
+  if (result == nullptr && PyErr_Occurred() == nullptr) {
+    const auto advanced =
+        py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(self, TheNames().advance, first.ptr()));
+    result = advanced ? TakeStep(self) : nullptr;
+  }
   turn.GiveUp();
   return result;
 }
@@ -163,7 +224,10 @@ constexpr const char* kDoc =
     "next() itself, and any call in a fork of the process that made the iterator, raises FailedPrecondition. A step "
     "leaves `_step`, a pair: what next() returns, and what `progress.reached` becomes. next() sets that and clears "
     "`_step` where no signal handler can run, as it could at a step's return. If the first of the pair is an instance "
-    "of the class's `failure_type`, next() raises its `error` instead.";
+    "of the class's `failure_type`, next() raises its `error` instead. `_source`, if it is not None, is a "
+    "BatchScheduler and a timeout: as long as it has batches, next() takes them from there without a step, and sets "
+    "`progress.reached` to one more than the batch's number. A step is called with a list of what else the "
+    "scheduler's `next` gave or raised, or None.";
 
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(&New)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import faulthandler
+import itertools
 import json
 import os
 import pickle
@@ -84,15 +85,11 @@ def _crowd() -> float:
 
 
 class _Interrupts:
-    """Sends interrupts, as Ctrl-C does, of which only those count that arrive while a loader's ``next`` is running:
-    elsewhere they would strike the soak itself.
-
-    Attributes:
-        code: of that ``next``; None while it is not running, though the model's may be.
+    """Sends interrupts, as Ctrl-C does, of which only those count that arrive while :func:`_take` runs: elsewhere they
+    would strike the soak itself.
     """
 
     def __init__(self) -> None:
-        self.code: Any = None
         self._sent = 0
 
     def send_after(self, seconds: float) -> None:
@@ -110,9 +107,14 @@ class _Interrupts:
             raise KeyboardInterrupt  # the user's
         self._sent -= 1
         while frame is not None:
-            if frame.f_code is self.code:
+            if frame.f_code is _take.__code__:
                 raise KeyboardInterrupt
             frame = frame.f_back
+
+
+def _take(iterator: Any, taken: list[Any]) -> None:
+    """Appends the next batch, if there is one: in C, so that no interrupt comes between the two."""
+    taken.extend(itertools.islice(iterator, 1))
 
 
 _interrupts = _Interrupts()
@@ -290,17 +292,14 @@ class Trial:
             self._model.drop(iteration)
 
     def _next(self, iterator: Any) -> Any:
-        _interrupts.code = type(iterator)._advance.__code__
-        try:
-            while True:
-                try:
-                    return next(iterator)
-                except StopIteration:
-                    return _END_OF_EPOCH
-                except KeyboardInterrupt:
+        taken: list[Any] = []
+        while True:
+            try:
+                _take(iterator, taken)
+            except KeyboardInterrupt:
+                if not taken:
                     continue
-        finally:
-            _interrupts.code = None
+            return taken[0] if taken else _END_OF_EPOCH
 
     def _happen(self, event: Event, iterator: Any) -> None:
         if event.what == "kill":

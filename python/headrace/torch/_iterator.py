@@ -39,8 +39,8 @@ class CheckedBatches(Batches):
         take, progress, begun, has_workers = self._take, self.progress, self.progress.taken, bool(self._workers)
 
         # Before the batch is acknowledged: an interrupt in between loses none. It does not refer to the iterator.
-        def take_and_look() -> Any:
-            batch = take()
+        def take_and_look(first: list[Any] | None = None) -> Any:
+            batch = take(first)
             number = progress.taken - begun + 1
             if length is not None and number > length:
                 text = (
@@ -55,4 +55,4 @@ class CheckedBatches(Batches):
                 warnings.warn(text, stacklevel=3)
             return _pinned(batch) if pins else batch
 
-        self._take = take_and_look
+        self._take, self._source = take_and_look, None

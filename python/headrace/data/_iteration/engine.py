@@ -189,10 +189,19 @@ class Engine:
         """The batch that :meth:`next` took last."""
         return self.scheduler.last
 
-    def next(self) -> Any:
+    @property
+    def source(self) -> tuple[_core.BatchScheduler, float] | None:
+        """The scheduler and its timeout, if all that :meth:`next` does with its batches is to return them."""
+        helped = (self._server, self._before, self._after, self._tuning, self._device) != (None,) * 5
+        return None if helped else (self.scheduler, self._patience)
+
+    def next(self, first: list[Any] | None = None) -> Any:
         """The next batch, or a :class:`Failed` one: the same again until :meth:`acknowledge` is called.
 
         The sampler's error comes after the batches before it.
+
+        Args:
+            first: what the scheduler's ``next`` has given or raised already; is emptied.
 
         Raises:
             StopIteration: the epoch has ended.
@@ -204,7 +213,14 @@ class Engine:
             if self._tuning is not None and time.monotonic() >= self._tuning.due:
                 self.workers.tune()
             try:
-                result = self.scheduler.next(self._patience) if self._server is None else self._next_here(self._server)
+                if first:
+                    if isinstance(first[0], BaseException):
+                        raise first.pop()
+                    result = first.pop()
+                elif self._server is None:
+                    result = self.scheduler.next(self._patience)
+                else:
+                    result = self._next_here(self._server)
             except BaseException as error:
                 if error is self._failure:
                     if self._after is not None:

@@ -22,7 +22,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
     returned by the next call, and not counted before: the scheduler delivers a batch again until it is acknowledged,
     ``_step`` holds it from before that on, and C takes it from there, counts it and returns it, with no handler in
-    between. An error arrives as a batch does, as :class:`Failed`, and is raised by C.
+    between. An error arrives as a batch does, as :class:`Failed`, and is raised by C. A batch for which nothing is left
+    to do in Python does not come here: C takes it from the scheduler, in ``_source``, acknowledges it and counts it.
 
     Args:
         length: gives the number of batches in the epoch.
@@ -54,6 +55,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         # What the next call returns, and progress.reached after it.
         self._step: tuple[Any, Any] | None = None
         self._bar = bar
+        plain = bar is None and not pin_memory and not progress.detailed
+        self._source = engine.source if plain else None
         self._length = length
         self._give_back = give_back
         self._unsure_of_pinning = pin_memory
@@ -71,7 +74,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         if self._engine is not None:
             self._engine.scheduler.require_consumer()
 
-    def _advance(self) -> None:
+    def _advance(self, first: list[Any] | None) -> None:
         if self._engine is None:
             if self._ended is not None:
                 raise errors.FailedPrecondition(self._ended)
@@ -81,7 +84,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
             self._bar.show(progress.taken)
         try:
             if self._step is None:
-                batch, reached = self._take(), progress.reached
+                batch, reached = self._take(first), progress.reached
                 if type(batch) is not Failed or batch.counts:
                     reached = reached.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
                 self._step = batch, reached
@@ -113,6 +116,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def _let_go(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
+            self._source = None
             del self._take, self._last_batch, self._acknowledge
             self._give_back(engine)
             if self._bar is not None:
