@@ -248,11 +248,11 @@ def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
             got: list[Any] = []
             ended = False
             while not ended:
-                before = len(got)
+                count = len(got)
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3))
                 try:
                     take(iterator, got)
-                    ended = len(got) == before
+                    ended = len(got) == count
                 except KeyboardInterrupt:
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     assert loader.state_dict()["batch"] in (len(got), 0)
