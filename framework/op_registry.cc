@@ -1,6 +1,7 @@
 #include "framework/op_registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "framework/fluid_attributes.h"
@@ -120,7 +121,26 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string CloseMatches(std::string_view type) {
+// What to do without an operator that there is not.
+std::string AdviceFor(std::string_view type) {
+  constexpr std::string_view kOfManyMachines[] = {"checkpoint_notify",
+                                                  "distributed_lookup_table",
+                                                  "extract_rows",
+                                                  "fake_init",
+                                                  "fetch_barrier",
+                                                  "get_places",
+                                                  "listen_and_serv",
+                                                  "lookup_sparse_table",
+                                                  "parallel_do",
+                                                  "prefetch",
+                                                  "recv",
+                                                  "send",
+                                                  "send_barrier",
+                                                  "split_byref",
+                                                  "split_selected_rows"};
+  if (std::find(std::begin(kOfManyMachines), std::end(kOfManyMachines), type) != std::end(kOfManyMachines)) {
+    return "; Fluid puts it into programs for several machines or devices: run the program that they were made from";
+  }
   std::string matches;
   for (const std::string& known : OpRegistry::Types()) {
     if (type.size() < 64 && EditDistance(type, known) <= std::max<size_t>(1, type.size() / 3)) {
@@ -400,7 +420,7 @@ const OpInfo* OpRegistry::Find(std::string_view type) {
 
 const OpInfo& OpRegistry::Get(std::string_view type) {
   const OpInfo* info = Find(type);
-  HR_ENFORCE(info != nullptr, NotFound, "there is no operator '", type, "'", CloseMatches(type));
+  HR_ENFORCE(info != nullptr, NotFound, "there is no operator '", type, "'", AdviceFor(type));
   return *info;
 }
 

@@ -120,8 +120,8 @@ struct PerspectivePlan {
     const double y = (m[3] * col + m[4] * row + m[5]) / w;
     const auto right = static_cast<double>(s.width - 1);
     const auto bottom = static_cast<double>(s.height - 1);
-    constexpr double kBorder = 0.5 - kSamePlace;
-    const bool in_image = x > -kBorder && x < right + kBorder && y > -kBorder && y < bottom + kBorder;
+    constexpr double kBorder = 0.5 + kSamePlace;  // the border of the outermost pixels belongs to the image
+    const bool in_image = x >= -kBorder && x <= right + kBorder && y >= -kBorder && y <= bottom + kBorder;
     if (in_image && quad.Has(x, y)) {
       used[static_cast<size_t>(at)] = 1;
       places[static_cast<size_t>(at)] =

@@ -18,12 +18,21 @@ namespace {
 void InferElementwise(InferShapeContext& ctx) {
   EnforceSameType(ctx, "Y", "X");
   const DDim x = ctx.InputDim("X");
-  AlignY(x, ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
+  const DDim y = ctx.InputDim("Y");
+  const bool of_rows = ctx.InputIsSelectedRows("X");
+  HR_ENFORCE(of_rows || !ctx.InputIsSelectedRows("Y"), TypeMismatch,
+             "input Y: expected a LoDTensor, since X is one, got SelectedRows; get_tensor_from_selected_rows makes one "
+             "of them");
+  AlignY(x, y, ctx.Attr<int32_t>("axis"));
   ctx.ShareAll("X", "Out");
-  if (ctx.InputIsSelectedRows("X")) {
-    HR_ENFORCE(Fits(Numel(ctx.InputDim("Y")), 1), InvalidArgument,
-               "input Y: expected a single element, since X holds SelectedRows, got dims ",
-               ToString(ctx.InputDim("Y")));
+  if (of_rows && ctx.InputIsSelectedRows("Y")) {
+    EnforceDims(ctx, "Y", x);
+  } else if (of_rows) {
+    HR_ENFORCE(Fits(Numel(y), 1), InvalidArgument,
+               "input Y: expected SelectedRows or a single element, since X holds SelectedRows, got dims ",
+               ToString(y));
+  }
+  if (of_rows) {
     ctx.SetOutputSelectedRows("Out");
   }
 }
@@ -35,25 +44,33 @@ void InferElementwiseGrad(InferShapeContext& ctx) {
   InferGradients(ctx, {"X", "Y"});
 }
 
-// Selected rows times a single element, as a clipped gradient is.
+// Selected rows times a single element, as a clipped gradient is, or times others of the same rows.
 template <typename T>
-void ScaleRows(const ExecutionContext& ctx) {
+void MultiplyRows(const ExecutionContext& ctx) {
   const SelectedRows& x = ctx.InputRows("X");
   SelectedRows* out = ctx.OutputRows("Out");
-  const T factor = *ctx.Input("Y").data<T>();
+  const T* from = x.value().data<T>();
+  const T* by = nullptr;
+  if (ctx.IsSelectedRows("Y")) {
+    const SelectedRows& y = ctx.InputRows("Y");
+    HR_ENFORCE(x.rows() == y.rows(), InvalidArgument,
+               "input Y: expected the rows of X in the same order, got other ones; merge_selected_rows sorts them");
+    by = y.value().data<T>();
+  }
+  const T factor = by == nullptr ? *ctx.Input("Y").data<T>() : T(1);
   out->set_height(x.height());
   *out->mutable_rows() = x.rows();
   T* to = out->mutable_value()->Resize(x.value().dims()).template mutable_data<T>();
-  const T* from = x.value().data<T>();
-  std::transform(from, from + x.value().numel(), to,
-                 [factor](T value) { return elementwise::Mul::Value(value, factor); });
+  for (int64_t i = 0; i < x.value().numel(); ++i) {
+    to[i] = elementwise::Mul::Value(from[i], by == nullptr ? factor : by[i]);
+  }
 }
 
 template <typename T, typename Operation>
 void ElementwiseKernel(const ExecutionContext& ctx) {
   if constexpr (std::is_same_v<Operation, elementwise::Mul>) {
     if (ctx.IsSelectedRows("X")) {
-      ScaleRows<T>(ctx);
+      MultiplyRows<T>(ctx);
       return;
     }
   }
@@ -116,8 +133,10 @@ void Register(const std::string& name, const std::string& formula) {
   OpRegistrar op("elementwise_" + name);
   (void)More(op)
       .Comment(formula + ", element by element. Out may be X.")
-      .Input("X", kTakesRows ? "any shape; may be SelectedRows if Y is a single element" : "any shape", rows)
-      .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
+      .Input("X",
+             kTakesRows ? "any shape; may be SelectedRows if Y is a single element or has the same rows" : "any shape",
+             rows)
+      .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out", rows)
       .Output("Out", "dims, dtype and LoD of X", rows)
       .InPlace("Out", "X")
       .With(AxisAttr)

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/ddim.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
@@ -13,6 +14,7 @@
 #include "operators/elementwise/elementwise.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -21,10 +23,24 @@ using Functors = std::vector<std::string>;
 
 bool IsBinary(const std::string& functor) { return functor == "elementwise_add" || functor == "elementwise_mul"; }
 
-// The two functions of functor_list: `unary(binary(x, y))`, or `binary(x, unary(y))`.
+// Whether X is broadcast into Y, not Y into X: it has fewer dimensions, or as many, and one where Y has more elements.
+bool IsXBroadcast(const DDim& x, const DDim& y) {
+  if (x.size() != y.size()) {
+    return x.size() < y.size();
+  }
+  return !std::equal(x.begin(), x.end(), y.begin(), [](int64_t a, int64_t b) { return a != 1 || b == 1; });
+}
+
+// The two functions of functor_list: `unary(binary(x, y))`, or `binary(x, unary(y))`. Their arguments come as an
+// element of the input that has the dims of the result, and the one of the other that is broadcast to it.
 template <typename T>
 struct Compound {
-  explicit Compound(const ExecutionContext& ctx) : factor(static_cast<T>(ctx.Attr<double>("scale"))) {
+  explicit Compound(const ExecutionContext& ctx)
+      : x_is_broadcast(IsXBroadcast(ctx.Input("X").dims(), ctx.Input("Y").dims())),
+        large(x_is_broadcast ? "Y" : "X"),
+        small(x_is_broadcast ? "X" : "Y"),
+        plan(PlanOf(ctx.Input(large).dims(), ctx.Input(small).dims(), ctx.Attr<int32_t>("axis"))),
+        factor(static_cast<T>(ctx.Attr<double>("scale"))) {
     const Functors& functors = ctx.Attr<Functors>("functor_list");
     binary_first = IsBinary(functors[1]);
     multiplies = functors[binary_first ? 1 : 0] == "elementwise_mul";
@@ -35,11 +51,21 @@ struct Compound {
   T UnaryDerivative(T x) const { return scales ? factor : static_cast<T>(x > 0); }
   T Binary(T x, T y) const { return multiplies ? x * y : x + y; }
 
-  // What the function that comes first gives.
-  T Intermediate(T x, T y) const { return binary_first ? Binary(x, y) : Unary(y); }
-  T Value(T x, T y) const { return binary_first ? Unary(Binary(x, y)) : Binary(x, Unary(y)); }
+  T Value(T of_large, T of_small) const {
+    const auto [x, y] = Arguments(of_large, of_small);
+    return binary_first ? Unary(Binary(x, y)) : Binary(x, Unary(y));
+  }
 
   // The gradients, from that of the value.
+  T ByLarge(T of_large, T of_small, T d) const {
+    const auto [x, y] = Arguments(of_large, of_small);
+    return x_is_broadcast ? ByY(x, y, d) : ByX(x, y, d);
+  }
+  T BySmall(T of_large, T of_small, T d) const {
+    const auto [x, y] = Arguments(of_large, of_small);
+    return x_is_broadcast ? ByX(x, y, d) : ByY(x, y, d);
+  }
+
   T ByX(T x, T y, T d) const {
     if (binary_first) {
       return d * UnaryDerivative(Binary(x, y)) * (multiplies ? y : T(1));
@@ -48,6 +74,18 @@ struct Compound {
   }
   T ByY(T x, T y, T d) const { return d * UnaryDerivative(binary_first ? Binary(x, y) : y) * (multiplies ? x : T(1)); }
 
+  struct Pair {
+    T x;
+    T y;
+  };
+  Pair Arguments(T of_large, T of_small) const {
+    return x_is_broadcast ? Pair{of_small, of_large} : Pair{of_large, of_small};
+  }
+
+  bool x_is_broadcast;
+  HashedName large;
+  HashedName small;
+  BroadcastPlan plan;
   T factor;
   bool binary_first;
   bool multiplies;
@@ -57,53 +95,74 @@ struct Compound {
 template <typename T>
 void FusedKernel(const ExecutionContext& ctx) {
   const Compound<T> compound(ctx);
-  const BroadcastPlan plan = PlanOf(ctx);
-  const T* x = ctx.Input("X").data<T>();
-  const T* y = ctx.Input("Y").data<T>();
+  const T* large = ctx.Input(compound.large).template data<T>();
+  const T* small = ctx.Input(compound.small).template data<T>();
   T* intermediate = MutableOrNull<T>(ctx, "IntermediateOut");
   if (intermediate != nullptr && !compound.binary_first) {
-    const int64_t n = ctx.Input("Y").numel();
-    std::transform(y, y + n, intermediate, [&](T value) { return compound.Unary(value); });
+    const T* y = ctx.Input("Y").data<T>();
+    std::transform(y, y + ctx.Input("Y").numel(), intermediate, [&](T value) { return compound.Unary(value); });
     intermediate = nullptr;
   }
   T* out = ctx.Output("Out")->mutable_data<T>();
-  plan.ForEachRunInParallel([=, &compound](int64_t at, int64_t y_at, int64_t n, bool kept) {
+  compound.plan.ForEachRunInParallel([=, &compound](int64_t at, int64_t small_at, int64_t n, bool kept) {
     for (int64_t i = 0; i < n; ++i) {
-      const T y_value = y[y_at + (kept ? i : 0)];
+      const T of_small = small[small_at + (kept ? i : 0)];
       if (intermediate != nullptr) {
-        intermediate[at + i] = compound.Intermediate(x[at + i], y_value);
+        intermediate[at + i] = compound.Binary(large[at + i], of_small);
       }
-      out[at + i] = compound.Value(x[at + i], y_value);
+      out[at + i] = compound.Value(large[at + i], of_small);
     }
   });
 }
 
-// X@GRAD comes last: it may be Out@GRAD.
+// X@GRAD is written last: it may have the memory of Out@GRAD.
 template <typename T>
 void FusedGradKernel(const ExecutionContext& ctx) {
   const Compound<T> compound(ctx);
-  const BroadcastPlan plan = PlanOf(ctx);
-  const T* x = ctx.Input("X").data<T>();
-  const T* y = ctx.Input("Y").data<T>();
+  const T* large = ctx.Input(compound.large).template data<T>();
+  const T* small = ctx.Input(compound.small).template data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  if (T* dy = ZerosOrNull<T>(ctx, "Y@GRAD")) {
-    plan.ForEachRunInParallelBySmall([=, &compound](int64_t at, int64_t y_at, int64_t n, bool kept) {
+  Tensor memory;
+  LoDTensor* small_grad = ctx.OutputOrNull(Grad(compound.small));
+  T* d_small = nullptr;
+  if (small_grad != nullptr) {
+    const int64_t elements = ctx.Input(compound.small).numel();
+    d_small = compound.x_is_broadcast ? Scratch<T>(&memory, elements) : small_grad->mutable_data<T>();
+    std::fill_n(d_small, elements, T(0));
+    compound.plan.ForEachRunInParallelBySmall([=, &compound](int64_t at, int64_t small_at, int64_t n, bool kept) {
       if (kept) {
         for (int64_t i = 0; i < n; ++i) {
-          dy[y_at + i] += compound.ByY(x[at + i], y[y_at + i], d[at + i]);
+          d_small[small_at + i] += compound.BySmall(large[at + i], small[small_at + i], d[at + i]);
         }
       } else {
-        dy[y_at] += ParallelSumOf<T>(n, [=](int64_t i) { return compound.ByY(x[at + i], y[y_at], d[at + i]); });
+        d_small[small_at] += ParallelSumOf<T>(
+            n, [=, &compound](int64_t i) { return compound.BySmall(large[at + i], small[small_at], d[at + i]); });
       }
     });
   }
-  if (T* dx = MutableOrNull<T>(ctx, "X@GRAD")) {
-    plan.ForEachRunInParallel([=, &compound](int64_t at, int64_t y_at, int64_t n, bool kept) {
+  if (T* d_large = MutableOrNull<T>(ctx, Grad(compound.large))) {
+    compound.plan.ForEachRunInParallel([=, &compound](int64_t at, int64_t small_at, int64_t n, bool kept) {
       for (int64_t i = 0; i < n; ++i) {
-        dx[at + i] = compound.ByX(x[at + i], y[y_at + (kept ? i : 0)], d[at + i]);
+        d_large[at + i] = compound.ByLarge(large[at + i], small[small_at + (kept ? i : 0)], d[at + i]);
       }
     });
   }
+  if (d_small != nullptr && compound.x_is_broadcast) {
+    std::copy_n(d_small, small_grad->numel(), small_grad->mutable_data<T>());
+  }
+}
+
+// Checks that one input can be broadcast into the other; returns the slot of that.
+HashedName CheckInputs(const InferShapeContext& ctx) {
+  const DDim x = ctx.InputDim("X");
+  const DDim y = ctx.InputDim("Y");
+  const auto axis = ctx.Attr<int32_t>("axis");
+  if (IsXBroadcast(x, y)) {
+    AlignY(y, x, axis, "Y", "X");
+    return "Y";
+  }
+  AlignY(x, y, axis);
+  return "X";
 }
 
 void CheckFunctors(const Functors& functors) {
@@ -133,19 +192,22 @@ OpRegistrar&& FusedAttrs(OpRegistrar&& op) {
 HEADRACE_REGISTER_OP(fused_elemwise_activation)
     .Comment("The compound of two functions, element by element.")
     .Input("X", "any shape")
-    .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
-    .Output("Out", "dims, dtype and LoD of X")
-    .Output("IntermediateOut", "what the inner function gives: dims of X, or of Y if that is its only argument",
+    .Input(
+        "Y",
+        "dims that X has from axis on, or 1 in their place; trailing ones may be left out. If Y has more dimensions, "
+        "or more elements in one of as many, X is broadcast into Y in the same way")
+    .Output("Out", "dims, dtype and LoD of the input that the other one is broadcast into")
+    .Output("IntermediateOut", "what the inner function gives: dims of Out, or of Y if that is its only argument",
             kDispensable)
     .With(FusedAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceSameType(ctx, "Y", "X");
-      AlignY(ctx.InputDim("X"), ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
+      const HashedName large = CheckInputs(ctx);
       HR_ENFORCE(!ctx.Attr<bool>("save_intermediate_out") || ctx.HasOutput("IntermediateOut"), InvalidArgument,
                  "output IntermediateOut: expected one, as attribute save_intermediate_out is true");
-      ctx.ShareAll("X", "Out");
+      ctx.ShareAll(large, "Out");
       if (ctx.HasOutput("IntermediateOut")) {
-        ctx.ShareAll(IsBinary(ctx.Attr<Functors>("functor_list")[1]) ? "X" : "Y", "IntermediateOut");
+        ctx.ShareAll(IsBinary(ctx.Attr<Functors>("functor_list")[1]) ? large : HashedName("Y"), "IntermediateOut");
       }
     })
     .Kernel<float>(FusedKernel<float>)
@@ -159,12 +221,11 @@ HEADRACE_REGISTER_OP(fused_elemwise_activation_grad)
     .Input("Out@GRAD", "gradient of Out")
     .Input("IntermediateOut@GRAD", "not used", kDispensable)
     .Output("X@GRAD", "dims of X; may be Out@GRAD", kDispensable)
-    .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
+    .Output("Y@GRAD", "dims of Y; that of the input that was broadcast is summed over its copies", kDispensable)
     .InPlace("X@GRAD", "Out@GRAD")
     .With(FusedAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      AlignY(ctx.InputDim("X"), ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
-      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim(CheckInputs(ctx)));
       EnforceSameType(ctx, "Out@GRAD", "X");
       InferGradients(ctx, {"X", "Y"});
     })

@@ -211,8 +211,8 @@ inline OpRegistrar&& LstmAttrs(OpRegistrar&& op) {
 }
 
 // Checks the inputs that lstm and lstmp have, and their gradients: `state` is the width of c, `result` that of what the
-// next step sees.
-inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t result) {
+// next step sees, `first` that of H0.
+inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t result, int64_t first) {
   EnforceDims(ctx, "Weight", {result, MultiplyExtents(state, 4)});
   EnforceDims(ctx, "Input", {-1, MultiplyExtents(state, 4)});
   EnforceDims(ctx, "Bias", {1, MultiplyExtents(state, ctx.Attr<bool>("use_peepholes") ? 7 : 4)});
@@ -221,7 +221,7 @@ inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t
   }
   HR_ENFORCE(ctx.HasInput("H0") == ctx.HasInput("C0"), InvalidArgument,
              "inputs H0 and C0: expected both or none of them");
-  for (const auto& [slot, width] : {std::pair("H0", result), std::pair("C0", state)}) {
+  for (const auto& [slot, width] : {std::pair("H0", first), std::pair("C0", state)}) {
     if (ctx.HasInput(slot)) {
       EnforceDims(ctx, slot, {-1, width});
       EnforceSameType(ctx, slot, "Input");

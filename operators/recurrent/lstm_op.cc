@@ -146,7 +146,7 @@ DDim CheckLstm(const InferShapeContext& ctx) {
   const int64_t width = ctx.InputDim("Weight")[0];
   HR_ENFORCE(width > 0, InvalidArgument, "input Weight: expected dims [D, 4 D], got ",
              ToString(ctx.InputDim("Weight")));
-  CheckLstmInputs(ctx, width, width);
+  CheckLstmInputs(ctx, width, width, width);
   return {ctx.InputDim("Input")[0], width};
 }
 

@@ -21,6 +21,17 @@
 namespace headrace::ops {
 namespace {
 
+// The rows of `hidden` [rows, width], projected: what the next step sees of them. 0 for `bound`: none.
+template <typename T>
+void Project(const T* hidden, int64_t rows, int64_t width, const T* weight, int64_t proj_width, Activation activation,
+             T bound, T* to) {
+  Gemm<T>(false, false, rows, proj_width, width, T(1), hidden, weight, false, to);
+  Activate(activation, rows * proj_width, to, to);
+  for (int64_t i = 0; bound > 0 && i < rows * proj_width; ++i) {
+    to[i] = std::clamp(to[i], -bound, bound);
+  }
+}
+
 template <typename T>
 void LstmpKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
@@ -43,6 +54,11 @@ void LstmpKernel(const ExecutionContext& ctx) {
   PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
   const T* weight = ctx.Input("Weight").data<T>();
   const T* proj_weight = ctx.Input("ProjWeight").data<T>();
+  if (LoDTensor* ordered = ctx.OutputOrNull("OrderedP0")) {
+    T* projected = ordered->mutable_data<T>();
+    Project(first_projection.data(), ordered->dims()[0], width, proj_weight, proj_width, activation, T(0), projected);
+    first_projection.assign(projected, projected + ordered->numel());
+  }
   batches.ToBatches(ctx.Input("Input").data<T>(), 4 * width, gates);
   AddBias(ctx.Input("Bias").data<T>(), rows, 4 * width, gates);
   for (size_t t = 0; t < batches.steps(); ++t) {
@@ -60,12 +76,8 @@ void LstmpKernel(const ExecutionContext& ctx) {
                   activated + at, hidden + at);
       }
     });
-    T* now = projection + begin * proj_width;
-    Gemm<T>(false, false, n, proj_width, width, T(1), hidden + begin * width, proj_weight, false, now);
-    Activate(activation, n * proj_width, now, now);
-    for (int64_t i = 0; bound > 0 && i < n * proj_width; ++i) {
-      now[i] = std::clamp(now[i], -bound, bound);
-    }
+    Project(hidden + begin * width, n, width, proj_weight, proj_width, activation, bound,
+            projection + begin * proj_width);
   }
   batches.FromBatches(projection, proj_width, projection_out);
   batches.FromBatches(state, width, state_out);
@@ -107,7 +119,12 @@ void LstmpGradKernel(const ExecutionContext& ctx) {
   T* state_grad = in_batches("Cell@GRAD", width, &state_grad_memory);
   T* hidden_grad = Scratch<T>(&hidden_grad_memory, rows * width);
   T* gates_grad = Scratch<T>(&gates_grad_memory, rows * 4 * width);
-  PoolVector<T> first_projection = InitialStates<T>(ctx, "H0", batches);
+  const PoolVector<T> first_hidden = InitialStates<T>(ctx, "H0", batches);
+  const LoDTensor* ordered = ctx.InputOrNull("OrderedP0");
+  PoolVector<T> first_projection = first_hidden;
+  if (ordered != nullptr) {
+    first_projection.assign(ordered->data<T>(), ordered->data<T>() + ordered->numel());
+  }
   PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
   PoolVector<T> d_first_projection(first_projection.size(), T(0));
   PoolVector<T> d_first_state(first_state.size(), T(0));
@@ -158,8 +175,22 @@ void LstmpGradKernel(const ExecutionContext& ctx) {
   if (input_grad != nullptr) {
     batches.FromBatches(gates_grad, 4 * width, input_grad);
   }
+  if (ordered != nullptr) {
+    const int64_t n = ordered->dims()[0];
+    for (size_t i = 0; i < d_first_projection.size(); ++i) {
+      d_first_projection[i] *= ActivationDerivative(activation, first_projection[i]);
+    }
+    if (proj_weight_grad != nullptr) {
+      Gemm<T>(true, false, width, proj_width, n, T(1), first_hidden.data(), d_first_projection.data(), true,
+              proj_weight_grad);
+    }
+    PoolVector<T> d_first_hidden(first_hidden.size());
+    Gemm<T>(false, true, n, width, proj_width, T(1), d_first_projection.data(), proj_weight, false,
+            d_first_hidden.data());
+    d_first_projection = std::move(d_first_hidden);
+  }
   if (first_projection_grad != nullptr) {
-    batches.UnsortStates(d_first_projection.data(), proj_width, first_projection_grad);
+    batches.UnsortStates(d_first_projection.data(), ctx.Input("H0").dims()[1], first_projection_grad);
   }
   if (first_state_grad != nullptr) {
     batches.UnsortStates(d_first_state.data(), width, first_state_grad);
@@ -171,12 +202,17 @@ struct Widths {
   int64_t state;
   int64_t projection;
 };
-Widths CheckLstmp(const InferShapeContext& ctx) {
+Widths CheckLstmp(const InferShapeContext& ctx, bool projects_first) {
   EnforceRank(ctx, "ProjWeight", 2);
   const Widths w{ctx.InputDim("ProjWeight")[0], ctx.InputDim("ProjWeight")[1]};
   HR_ENFORCE(w.state > 0 && w.projection > 0, InvalidArgument, "input ProjWeight: expected dims [D, P], got ",
              ToString(ctx.InputDim("ProjWeight")));
-  CheckLstmInputs(ctx, w.state, w.projection);
+  if (projects_first && ctx.HasInput("H0")) {
+    const DDim first = ctx.InputDim("H0");
+    HR_ENFORCE(first.size() == 2 && Fits(first[1], w.state), InvalidArgument, "input H0: expected dims [-1, ", w.state,
+               "], a hidden state for each sequence, since there is an output OrderedP0, got ", ToString(first));
+  }
+  CheckLstmInputs(ctx, w.state, w.projection, projects_first ? w.state : w.projection);
   EnforceSameType(ctx, "ProjWeight", "Input");
   return w;
 }
@@ -190,7 +226,11 @@ OpRegistrar&& LstmpSlots(OpRegistrar&& op) {
   };
   return std::move(op)
       .Input("Input", "[rows, 4 D] with LoD: x of candidate, input, forget and output gate")
-      .Input("H0", "[number of sequences, P]: the first projection; zeros if absent", kDispensable)
+      .Input(
+          "H0",
+          "[number of sequences, P]: the first projection; zeros if absent. With OrderedP0 [number of sequences, D]: "
+          "the first h, which is projected",
+          kDispensable)
       .Input("C0", "[number of sequences, D]: the first c; zeros if absent", kDispensable)
       .Input("Weight", "[P, 4 D]")
       .Input("ProjWeight", "[D, P]")
@@ -215,8 +255,11 @@ HEADRACE_REGISTER_OP(lstmp)
     .Output("BatchGate", "[rows, 4 D]: the gates, for the gradient")
     .Output("BatchCellPreAct", "[rows, D]: cell_activation(c), for the gradient")
     .Output("BatchHidden", "[rows, D]: h, for the gradient")
+    .Output("OrderedP0",
+            "of programs of early releases of Fluid, [rows of H0, P]: the first projections, longest sequence first",
+            kDispensable)
     .InferShape([](InferShapeContext& ctx) {
-      const Widths w = CheckLstmp(ctx);
+      const Widths w = CheckLstmp(ctx, ctx.HasOutput("OrderedP0"));
       const int64_t rows = ctx.InputDim("Input")[0];
       const DataType type = ctx.InputType("Input");
       SetOutput(ctx, "Projection", {rows, w.projection}, type);
@@ -224,13 +267,15 @@ HEADRACE_REGISTER_OP(lstmp)
         SetOutput(ctx, slot, {rows, w.state}, type);
       }
       SetOutput(ctx, "BatchGate", ctx.InputDim("Input"), type);
+      SetOutput(ctx, "OrderedP0", {ctx.HasInput("H0") ? ctx.InputDim("H0")[0] : 0, w.projection}, type);
       ctx.ShareLoD("Input", "Projection");
       ctx.ShareLoD("Input", "Cell");
     })
     .Kernel<float>(Checked<float, LstmpKernel<float>>)
     .Kernel<double>(Checked<double, LstmpKernel<double>>)
     .Gradient(DefaultGradient({.inputs = {"Input", "H0", "C0", "Weight", "ProjWeight", "Bias"},
-                               .outputs = {"Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden"},
+                               .outputs = {"Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
+                                           "OrderedP0"},
                                .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(lstmp_grad)
@@ -241,11 +286,13 @@ HEADRACE_REGISTER_OP(lstmp_grad)
     .Input("BatchGate", "as in the operator")
     .Input("BatchCellPreAct", "as in the operator")
     .Input("BatchHidden", "as in the operator")
+    .Input("OrderedP0", "as in the operator", kDispensable)
     .Input("Projection@GRAD", "gradient of Projection", kDispensable)
     .Input("Cell@GRAD", "gradient of Cell", kDispensable)
     .Input("BatchGate@GRAD", "not used", kDispensable)
     .Input("BatchCellPreAct@GRAD", "not used", kDispensable)
     .Input("BatchHidden@GRAD", "not used", kDispensable)
+    .Input("OrderedP0@GRAD", "not used", kDispensable)
     .Output("Input@GRAD", "dims and LoD of Input", kDispensable)
     .Output("H0@GRAD", "dims of H0", kDispensable)
     .Output("C0@GRAD", "dims of C0", kDispensable)
@@ -253,7 +300,11 @@ HEADRACE_REGISTER_OP(lstmp_grad)
     .Output("ProjWeight@GRAD", "dims of ProjWeight", kDispensable)
     .Output("Bias@GRAD", "dims of Bias", kDispensable)
     .InferShape([](InferShapeContext& ctx) {
-      const Widths w = CheckLstmp(ctx);
+      const Widths w = CheckLstmp(ctx, ctx.HasInput("OrderedP0"));
+      if (ctx.HasInput("OrderedP0")) {
+        EnforceDims(ctx, "OrderedP0", {ctx.HasInput("H0") ? ctx.InputDim("H0")[0] : 0, w.projection});
+        EnforceSameType(ctx, "OrderedP0", "Input");
+      }
       const int64_t rows = ctx.InputDim("Input")[0];
       for (const char* slot :
            {"Projection", "Projection@GRAD", "Cell", "Cell@GRAD", "BatchCellPreAct", "BatchHidden"}) {

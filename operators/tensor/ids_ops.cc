@@ -9,6 +9,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/row_merge.h"
 
 namespace headrace::ops {
 namespace {
@@ -33,6 +34,53 @@ void SplitTensors(const ExecutionContext& ctx) {
     LoDTensor* out = ctx.Output("Out", p);
     out->Resize({static_cast<int64_t>(part.size()), 1});
     std::copy(part.begin(), part.end(), out->mutable_data<int64_t>());
+  }
+}
+
+// The same for the rows of SelectedRows, each where it first stood.
+template <typename T>
+void SplitRows(const ExecutionContext& ctx) {
+  const SelectedRows& x = ctx.InputRows("Ids");
+  const T* values = x.value().data<T>();
+  const int64_t width = RowWidth(x);
+  const size_t parts = ctx.OutputSize("Out");
+  for (size_t p = 0; p < parts; ++p) {
+    SelectedRows* out = ctx.OutputRows("Out", p);
+    out->set_height(x.height());
+    PoolVector<int64_t>& rows = *out->mutable_rows();
+    rows.clear();
+    std::copy_if(x.rows().begin(), x.rows().end(), std::back_inserter(rows),
+                 [=](int64_t row) { return PartOf(row, parts) == p; });
+    DDim dims = x.value().dims();
+    dims[0] = static_cast<int64_t>(rows.size());
+    T* to = out->mutable_value()->Resize(dims).template mutable_data<T>();
+    for (size_t r = 0; r < x.rows().size(); ++r) {
+      if (PartOf(x.rows()[r], parts) == p) {
+        to = std::copy_n(values + static_cast<int64_t>(r) * width, width, to);
+      }
+    }
+  }
+}
+
+void InferSplitIds(InferShapeContext& ctx) {
+  HR_ENFORCE(ctx.OutputSize("Out") > 0, InvalidArgument, "output Out: expected one variable or more");
+  const bool of_rows = ctx.InputIsSelectedRows("Ids");
+  HR_ENFORCE(!of_rows || ctx.InputSize("Ids") == 1, InvalidArgument,
+             "input Ids: expected one variable, since it holds SelectedRows, got ", ctx.InputSize("Ids"));
+  for (size_t i = 0; !of_rows && i < ctx.InputSize("Ids"); ++i) {
+    EnforceDims(ctx, "Ids", {-1, 1}, i);
+    EnforceType(ctx, "Ids", DataType::kInt64, i);
+  }
+  for (size_t i = 0; i < ctx.OutputSize("Out"); ++i) {
+    if (of_rows) {
+      SetOutput(ctx, "Out", ctx.InputDim("Ids"), ctx.InputType("Ids"), i);
+      ctx.SetOutputSelectedRows("Out", i);
+      continue;
+    }
+    if (!ctx.IsRuntime()) {
+      ctx.SetOutputDim("Out", {-1, 1}, i);
+    }
+    ctx.SetOutputType("Out", DataType::kInt64, i);
   }
 }
 
@@ -90,21 +138,12 @@ void InferMergeIds(InferShapeContext& ctx) {
 
 HEADRACE_REGISTER_OP(split_ids)
     .Comment("All ids, each once and in ascending order; those whose remainder by the number of outputs is i in Out i.")
-    .Input("Ids", "int64 [N, 1], 0 or more", kDuplicable)
-    .Output("Out", "int64 [number of ids in it, 1]", kDuplicable)
-    .InferShape([](InferShapeContext& ctx) {
-      for (size_t i = 0; i < ctx.InputSize("Ids"); ++i) {
-        EnforceDims(ctx, "Ids", {-1, 1}, i);
-        EnforceType(ctx, "Ids", DataType::kInt64, i);
-      }
-      HR_ENFORCE(ctx.OutputSize("Out") > 0, InvalidArgument, "output Out: expected one variable or more");
-      for (size_t i = 0; i < ctx.OutputSize("Out"); ++i) {
-        if (!ctx.IsRuntime()) {
-          ctx.SetOutputDim("Out", {-1, 1}, i);
-        }
-        ctx.SetOutputType("Out", DataType::kInt64, i);
-      }
-    })
+    .Input("Ids", "int64 [N, 1], 0 or more; or one variable of SelectedRows, whose rows are split as they are",
+           kDuplicable | kSelectedRows)
+    .Output("Out", "int64 [number of ids in it, 1]; SelectedRows if Ids are", kDuplicable | kSelectedRows)
+    .InferShape(InferSplitIds)
+    .Kernel<float>(SplitRows<float>)
+    .Kernel<double>(SplitRows<double>)
     .Kernel<int64_t>(SplitTensors);
 
 HEADRACE_REGISTER_OP(merge_ids)

@@ -148,6 +148,13 @@ def test_text_that_is_not_utf8_does_not_hide_an_error() -> None:
         fluid.Program.parse_from_string(binary)
 
 
+@pytest.mark.parametrize("op_type", ["send", "listen_and_serv", "split_selected_rows", "extract_rows", "get_places"])
+def test_operators_of_several_machines_are_refused_with_advice(op_type: str) -> None:
+    block = fluid.default_main_program().global_block()
+    with pytest.raises(errors.NotFound, match=f"no operator '{op_type}'.*several machines or devices.*made from"):
+        block.append_op(op_type, {"X": fluid.layers.data("x", [3])}, {"Out": block.create_var("out")})
+
+
 def test_a_name_means_one_variable() -> None:
     block = fluid.default_main_program().global_block()
     block.create_var(name="x", shape=[2], dtype="float32")

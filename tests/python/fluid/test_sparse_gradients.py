@@ -140,17 +140,19 @@ def test_rows_are_copied_scaled_and_looked_at(exe: fluid.Executor) -> None:
     facts = [f(rows) for rows in (gradient, infinite) for f in (layers.isfinite, layers.has_inf, layers.has_nan)]
     nan = layers.has_nan(layers.scale(infinite, 0.0))
     dims = layers.shape(gradient)
-    values = [layers.get_tensor_from_selected_rows(rows) for rows in (gradient, copied, scaled, in_place)]
+    product = layers.elementwise_mul(scaled, in_place)
+    assert (product.type, product.shape) == (VarType.SELECTED_ROWS, (ROWS, WIDTH))
+    values = [layers.get_tensor_from_selected_rows(rows) for rows in (gradient, copied, scaled, in_place, product)]
     merged = layers.get_tensor_from_selected_rows(layers.merge_selected_rows(scaled))
     assert dims.shape == (2,)
     exe.run(fluid.default_startup_program())
     for ids in (IDS, IDS[:1]):
         got = exe.run(feed={"ids": ids}, fetch_list=[*values, merged, dims, *facts, nan])
-        for value, factor in zip(got, (1.0, 1.0, -3.0, 0.5)):
+        for value, factor in zip(got, (1.0, 1.0, -3.0, 0.5, -1.5)):
             np.testing.assert_array_equal(value, np.full((ids.size, WIDTH), factor))
-        assert got[4].shape == (len(np.unique(ids)), WIDTH)
-        np.testing.assert_array_equal(got[5], [ids.size, WIDTH])
-        assert [bool(fact[0]) for fact in got[6:]] == [True, False, False, False, True, False, True]
+        assert got[5].shape == (len(np.unique(ids)), WIDTH)
+        np.testing.assert_array_equal(got[6], [ids.size, WIDTH])
+        assert [bool(fact[0]) for fact in got[7:]] == [True, False, False, False, True, False, True]
 
 
 def test_a_bias_is_not_added_to_rows() -> None:
@@ -241,6 +243,18 @@ def test_operators_that_need_a_tensor_refuse_rows() -> None:
         layers.merge_selected_rows(look_up(True))
     with pytest.raises(errors.InvalidArgument, match="single element"):
         layers.elementwise_mul(gradient, layers.fill_constant([WIDTH], "float64", 2.0))
+    with pytest.raises(TypeError, match=r"input Y: expected a LoDTensor.*get_tensor_from_selected_rows"):
+        layers.elementwise_mul(layers.fill_constant([ROWS, WIDTH], "float64", 2.0), gradient)
+    with pytest.raises(TypeError, match=r"SelectedRows.*get_tensor_from_selected_rows"):
+        layers.elementwise_add(gradient, gradient)
+
+
+def test_a_product_of_other_rows_is_refused(exe: fluid.Executor) -> None:
+    gradient = fluid.backward.append_backward(layers.reduce_sum(look_up(True)))[0][1]
+    layers.elementwise_mul(gradient, layers.merge_selected_rows(gradient))
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.InvalidArgument, match=r"input Y: expected the rows of X.*merge_selected_rows"):
+        exe.run(feed={"ids": IDS})
 
 
 @pytest.mark.parametrize(

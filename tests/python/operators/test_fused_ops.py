@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_recurrent_ops import ACTIVATIONS, LENGTHS, D, gru_step, lstm, numbers, sequences
 
+import headrace.fluid as fluid
 from headrace.testing import OpTest
 
 ROWS, M = sum(LENGTHS), 4
@@ -42,20 +43,41 @@ FUNCTORS = [pair for b in BINARY for u in UNARY for pair in ([u, b], [b, u])]
 
 
 @pytest.mark.parametrize("functors", FUNCTORS, ids=str)
-@pytest.mark.parametrize(("shape", "axis"), [((3, 4, 2), -1), ((4,), 1), ((2,), -1), ((3, 1), 0), ((1,), -1)], ids=str)
-def test_fused_elemwise_activation(shape: tuple[int, ...], axis: int, functors: list[str]) -> None:
-    x, y = numbers(3, 4, 2), numbers(*shape)
-    aligned = y.reshape({(4,): (1, 4, 1), (3, 1): (3, 1, 1)}.get(shape, shape))
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 4, 2), -1), ((4,), 1), ((2,), -1), ((3, 1), 0), ((1,), -1), ((3, 1, 2), -1)], ids=str
+)
+def test_fused_elemwise_activation(shape: tuple[int, ...], axis: int, swapped: bool, functors: list[str]) -> None:
+    large, small = numbers(3, 4, 2), numbers(*shape)
+    aligned = small.reshape({(4,): (1, 4, 1), (3, 1): (3, 1, 1)}.get(shape, shape))
+    x, y = (small, large) if swapped else (large, small)
+    wide_x, wide_y = (aligned, large) if swapped else (large, aligned)
     if functors[0] in UNARY:
-        inner = BINARY[functors[1]](x, aligned)
+        inner = BINARY[functors[1]](wide_x, wide_y)
         out = UNARY[functors[0]](inner)
     else:
         inner = UNARY[functors[1]](y)
-        out = BINARY[functors[0]](x, UNARY[functors[1]](aligned))
+        out = BINARY[functors[0]](wide_x, UNARY[functors[1]](wide_y))
     attrs = {"functor_list": functors, "axis": axis, "scale": 0.5, "save_intermediate_out": True}
     test = OpTest("fused_elemwise_activation", {"X": x, "Y": y}, attrs, {"Out": out, "IntermediateOut": inner})
     test.check_outputs()
     test.check_gradients(["X", "Y"], ["Out"], tolerance=1e-5)
+
+
+def test_only_the_run_may_know_that_fused_elemwise_activation_broadcasts_x() -> None:
+    # As declared, X@GRAD may have the memory of Out@GRAD; fed, it is smaller.
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x, y = (fluid.layers.data(name, [4], dtype="float64", stop_gradient=False) for name in "xy")
+        inner = fluid.layers.scale(x, 2.0)
+        out = program.global_block().create_var("out")
+        attrs = {"functor_list": ["elementwise_mul", "scale"], "scale": 0.5}
+        program.global_block().append_op("fused_elemwise_activation", {"X": inner, "Y": y}, {"Out": out}, attrs)
+        gradients = fluid.gradients(fluid.layers.reduce_sum(fluid.layers.square(out)), [x, y])
+    feed = {"x": numbers(1, 4), "y": numbers(3, 4)}
+    of_x, of_y = fluid.Executor().run(program, feed, gradients, scope=fluid.Scope())
+    np.testing.assert_allclose(of_x, 2 * feed["x"] * (feed["y"] ** 2).sum(axis=0, keepdims=True))
+    np.testing.assert_allclose(of_y, 2 * feed["y"] * feed["x"] ** 2)
 
 
 def test_what_fused_elemwise_activation_refuses() -> None:
@@ -67,6 +89,9 @@ def test_what_fused_elemwise_activation_refuses() -> None:
     OpTest("fused_elemwise_activation", inputs, {"save_intermediate_out": True}).check_refused(
         ValueError, "IntermediateOut"
     )
+    for x, y, part in (((3, 2), (3, 1, 2), "input X"), ((1, 3), (2, 1), "input X"), ((3, 2), (3,), "input Y")):
+        inputs = {"X": numbers(*x), "Y": numbers(*y)}
+        OpTest("fused_elemwise_activation", inputs, known=["X", "Y"]).check_refused(ValueError, part)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import headrace.fluid as fluid
+from headrace.fluid.core import VarType
 from headrace.testing import OpTest
 
 
@@ -20,6 +22,25 @@ def test_ids_are_split_by_their_remainders() -> None:
     OpTest("split_ids", {"Ids": column(4)}, {}, {"Out": [column(4), column()]}).check_outputs()
     OpTest("split_ids", {"Ids": column(4, -1)}, {}, {"Out": parts[:2]}).check_refused(IndexError, "-1", when="run")
     OpTest("split_ids", {"Ids": np.zeros((2, 2), np.int64)}, {}, {"Out": parts[:2]}).check_refused(ValueError, "Ids")
+
+
+def test_selected_rows_are_split_as_they_are() -> None:
+    program, scope = fluid.Program(), fluid.Scope()
+    names = ["x", "first", "second"]
+    for name in names:
+        program.global_block().create_var(name, [9, 2], "float64", persistable=True, type=VarType.SELECTED_ROWS)
+    program.global_block().append_op("split_ids", {"Ids": names[:1]}, {"Out": names[1:]})
+    x, *parts = (scope.var(name).get_selected_rows() for name in names)
+    x.set_height(9)
+    for rows in ([4, 7, 0, 1, 4], [3], []):
+        x.set_rows(rows)
+        x.get_tensor().set(np.array([[i, row] for i, row in enumerate(rows)], float).reshape(-1, 2))
+        fluid.Executor().run(program, scope=scope)
+        for remainder, part in enumerate(parts):
+            expected = [(i, row) for i, row in enumerate(rows) if row % 2 == remainder]
+            assert part.rows() == [row for _, row in expected]
+            assert part.height() == 9
+            np.testing.assert_array_equal(np.array(part.get_tensor()), np.array(expected, float).reshape(-1, 2))
 
 
 def test_rows_are_put_together_in_the_order_of_the_ids() -> None:

@@ -251,6 +251,38 @@ def test_lstmp(attrs: dict[str, Any], initial: bool, reverse: bool) -> None:
     test.check_gradients(list(inputs), ["Projection"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_lstmp_of_early_releases_projects_its_first_state(activation: str) -> None:
+    lengths = [2, 4, 0, 1]
+    attrs = {"use_peepholes": True, "is_reverse": False, "proj_activation": activation, "proj_clip": 0.15}
+    inputs: dict[str, Any] = {
+        "Input": (numbers(7, 4 * D), [lengths]),
+        "Weight": numbers(2, 4 * D),
+        "ProjWeight": numbers(D, 2),
+        "Bias": numbers(1, 7 * D),
+    }
+    for states in ({}, {"H0": numbers(4, D), "C0": numbers(4, D)}):
+        given = {**inputs, **states}
+        first = np.zeros((0, 2))
+        if states:
+            first = ACTIVATIONS[activation](states["H0"] @ given["ProjWeight"])
+            given["H0"] = first
+        projections, cells = lstmp(given, lengths, attrs)
+        outputs = {
+            "Projection": (projections, [lengths]),
+            "Cell": (cells, [lengths]),
+            **LSTMP_INTERMEDIATES,
+            "OrderedP0": first[[1, 0, 3, 2]] if states else first,
+        }
+        given |= states
+        test = OpTest("lstmp", given, attrs, outputs, known=["Weight", "ProjWeight", "Bias"])
+        test.check_outputs()
+        test.check_gradients(list(given), ["Projection", "Cell"], tolerance=1e-5)
+    narrow = {**inputs, "H0": numbers(4, 2), "C0": numbers(4, D)}
+    known = ["Weight", "ProjWeight", "Bias", "H0", "C0"]
+    OpTest("lstmp", narrow, attrs, outputs, known).check_refused(ValueError, "input H0", "OrderedP0")
+
+
 def test_lstmp_refuses_what_does_not_fit() -> None:
     good: dict[str, Any] = {
         "Input": (numbers(3, 4 * D), [[1, 2]]),

@@ -316,6 +316,23 @@ def test_roi_perspective_transform() -> None:
     test.check_gradients(["X"], ["Out"])
 
 
+def test_the_outer_border_of_an_image_belongs_to_it() -> None:
+    y, x = np.meshgrid(np.arange(7.0), np.arange(5.0), indexing="ij")
+    attrs = {"transformed_height": 2, "transformed_width": 2}
+    for left, top, right, bottom, seen in (
+        (-0.5, -0.5, 4.5, 6.5, [[1, 1], [1, 1]]),
+        (0.0, 0.0, 4.5, 6.6, [[1, 1], [0, 0]]),
+        (-0.6, 0.0, 4.6, 6.5, [[0, 0], [0, 0]]),
+        (0.0, -0.6, 4.0, 6.0, [[0, 0], [1, 1]]),
+    ):
+        quads = np.array([[left, top, right, top, right, bottom, left, bottom]])
+        mask = np.array(seen, np.int32)
+        out = np.stack([mask * [[0, 4], [0, 4]], mask * [[0, 0], [6, 6]]]).astype(float)
+        inputs = {"X": np.stack([x, y])[None], "ROIs": (quads, [[1]])}
+        outputs = {"Out": out[None], "Mask": mask[None, None], "TransformMatrix": None}
+        OpTest("roi_perspective_transform", inputs, attrs, outputs).check_outputs()
+
+
 def test_a_quadrilateral_without_an_area_is_taken() -> None:
     # A point, a line, and one whose sides cross.
     quads = np.array([[3.0, 3] * 4, [1.0, 1, 4, 4, 4, 4, 1, 1], [1.0, 1, 4, 4, 4, 1, 1, 4]])
