@@ -150,6 +150,35 @@ def test_uniform_and_normal_distributions(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(got[6].std(0), [2, 2, 2], rtol=0.05)
 
 
+def test_samples_of_parameters_that_a_batch_gives(exe: fluid.Executor) -> None:
+    mean, width = (layers.data(name, [3]) for name in ("mean", "width"))
+    bell, flat = layers.Normal(mean, 2.0), layers.Uniform(mean, mean + width)
+    draws = [bell.sample([4000], seed=3), flat.sample([40, 100], seed=3), bell.sample([])]
+    assert [draw.shape for draw in draws] == [(4000, -1, 3), (40, 100, -1, 3), (-1, 3)]
+    for rows in (2, 5):
+        means, widths = np.arange(3.0 * rows).reshape(rows, 3), np.full((rows, 3), 4.0)
+        bells, flats, one = run(exe, draws, mean=means, width=widths)
+        assert bells.shape == (4000, rows, 3)
+        np.testing.assert_allclose(bells.mean(0), means, atol=0.2)
+        np.testing.assert_allclose(bells.std(0), np.full((rows, 3), 2.0), rtol=0.06)
+        flats = flats.reshape(4000, rows, 3)
+        assert ((means <= flats) & (flats <= means + 4)).all()
+        np.testing.assert_allclose(flats.mean(0), means + 2, atol=0.2)
+        assert one.shape == (rows, 3)
+    with pytest.raises(errors.InvalidArgument, match=r"except for their first extent, but these have \[3, -1\]"):
+        layers.Normal(layers.transpose(mean, [1, 0]), 1.0).sample([2])
+    with pytest.raises(errors.InvalidArgument, match=r"not compatible: \[\[2, 3\], \[3, 2\]\]"):
+        layers.Uniform(np.zeros((2, 3)), np.ones((3, 2))).sample([2])
+
+
+def test_samples_of_one_distribution_have_the_shape_that_is_asked_for(exe: fluid.Executor) -> None:
+    bell, flat = layers.Normal(5.0, 2), layers.Uniform(1, 3.0)
+    draws = [bell.sample([4000], seed=3), flat.sample([40, 100], seed=3), bell.sample([])]
+    assert [draw.shape for draw in draws] == [(4000,), (40, 100), (1,)]
+    bells, flats, _ = run(exe, draws)
+    np.testing.assert_allclose([bells.mean(), bells.std(), flats.mean()], [5, 2, 2], rtol=0.05)
+
+
 def test_distributions_of_classes_and_of_several_dimensions(exe: fluid.Executor) -> None:
     x, y = fed("x", [2, 3]), fed("y", [2, 3])
     one, two = layers.Categorical(x), layers.Categorical(y)

@@ -11,9 +11,14 @@ import numpy as np
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_shape
-from headrace.fluid.layers.nn import elementwise_mul, matmul, reduce_max, reduce_sum, softmax
+from headrace.fluid.layers.nn import elementwise_add, elementwise_mul, matmul, reduce_max, reduce_sum, softmax
 from headrace.fluid.layers.ops import exp, log, square
-from headrace.fluid.layers.random import gaussian_random, uniform_random
+from headrace.fluid.layers.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
 from headrace.fluid.layers.tensor import assign, cast, reshape, zeros_like
 
 __all__ = ["Categorical", "MultivariateNormalDiag", "Normal", "Uniform"]
@@ -32,24 +37,53 @@ def _variable(value: Value, what: str) -> Variable:
     return assign(array.reshape(array.shape or (1,)))
 
 
+#: Stands for an extent that only the run knows: greater than any other.
+_UNKNOWN = 2**31
+
+
+def _known(x: Variable) -> tuple[int, ...]:
+    return tuple(_UNKNOWN if extent < 0 else extent for extent in x.shape)
+
+
 def _together(a: Variable, b: Variable) -> tuple[Variable, Variable]:
     """Both in the shape of the greater one."""
 
     def wide(x: Variable, like: Variable) -> Variable:
-        return zeros_like(like) + x if math.prod(x.shape) < math.prod(like.shape) else x
+        return zeros_like(like) + x if math.prod(_known(x)) < math.prod(_known(like)) else x
 
     return wide(a, b), wide(b, a)
 
 
-def _batch(*values: Variable) -> list[int]:
-    """The shape of parameters that are broadcast together, which has to be known."""
+def _are_numbers(*values: Value) -> bool:
+    return all(isinstance(value, (int, float, np.number)) for value in values)
+
+
+def _noise(kind: str, shape: Sequence[int], values: Sequence[Variable], one: bool, seed: int) -> Variable:
+    """Numbers of a standard distribution, "uniform" or "gaussian": ``shape``, then, unless they are of ``one``
+    distribution, the shape of the parameters broadcast together, of which only the run may know the first extent.
+    """
+    if one and shape:
+        values = ()
     try:
-        shape = list(np.broadcast_shapes(*(value.shape for value in values)))
+        batch = np.broadcast_shapes(*map(_known, values))
     except ValueError as error:
-        raise errors.InvalidArgument(f"the parameters of a distribution are not compatible: {error}") from error
-    if any(extent < 0 for extent in shape):
-        raise errors.InvalidArgument(f"samples need parameters of a known shape, but these have {shape}")
-    return shape
+        shapes = [list(value.shape) for value in values]
+        raise errors.InvalidArgument(f"the parameters of a distribution are not compatible: {shapes}") from error
+    if _UNKNOWN in batch[1:]:
+        shown = [-1 if extent == _UNKNOWN else extent for extent in batch]
+        raise errors.InvalidArgument(
+            f"samples need parameters of a known shape, except for their first extent, but these have {shown}"
+        )
+    whole, at = [*shape, *batch], len(shape)
+    if batch[:1] != (_UNKNOWN,):
+        if kind == "uniform":
+            return uniform_random(whole, "float32", 0.0, 1.0, seed)
+        return gaussian_random(whole, 0.0, 1.0, seed, "float32")
+    whole[at] = 1
+    like = next(value for value in values if len(value.shape) == len(batch) and value.shape[0] < 0)
+    if kind == "uniform":
+        return uniform_random_batch_size_like(like, whole, "float32", 0, at, 0.0, 1.0, seed)
+    return gaussian_random_batch_size_like(like, whole, 0, at, 0.0, 1.0, seed)
 
 
 class Uniform:
@@ -57,11 +91,12 @@ class Uniform:
 
     def __init__(self, low: Value, high: Value) -> None:
         self.low, self.high = _together(_variable(low, "Uniform: low"), _variable(high, "Uniform: high"))
+        self._one = _are_numbers(low, high)
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
-        """``shape``, then that of the parameters. A seed other than 0 draws the same numbers in each run."""
-        whole = [*check_shape(shape, "shape", "Uniform.sample"), *_batch(self.low, self.high)]
-        return uniform_random(whole, "float32", 0.0, 1.0, seed) * (self.high - self.low) + self.low
+        """``shape``, then that of the parameters, unless both are numbers. ``seed`` 0: others in each run."""
+        noise = _noise("uniform", check_shape(shape, "shape", "Uniform.sample"), (self.low, self.high), self._one, seed)
+        return elementwise_add(elementwise_mul(noise, self.high - self.low), self.low)
 
     def log_prob(self, value: Variable) -> Variable:
         """The logarithm of the density; that of 0 where ``value`` is not between the two."""
@@ -82,11 +117,14 @@ class Normal:
 
     def __init__(self, loc: Value, scale: Value) -> None:
         self.loc, self.scale = _together(_variable(loc, "Normal: loc"), _variable(scale, "Normal: scale"))
+        self._one = _are_numbers(loc, scale)
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
-        """``shape``, then that of the parameters. A seed other than 0 draws the same numbers in each run."""
-        whole = [*check_shape(shape, "shape", "Normal.sample"), *_batch(self.loc, self.scale)]
-        return gaussian_random(whole, 0.0, 1.0, seed, "float32") * self.scale + self.loc
+        """``shape``, then that of the parameters, unless both are numbers. ``seed`` 0: others in each run."""
+        noise = _noise(
+            "gaussian", check_shape(shape, "shape", "Normal.sample"), (self.loc, self.scale), self._one, seed
+        )
+        return elementwise_add(elementwise_mul(noise, self.scale), self.loc)
 
     def log_prob(self, value: Variable) -> Variable:
         """The logarithm of the density."""
