@@ -125,6 +125,11 @@ class CompiledProgram:
         self.build_strategy = _checked(build_strategy, BuildStrategy, "build_strategy")
         self.places: tuple[CPUPlace, ...] = (CPUPlace(),)
 
+    @property
+    def _program(self) -> Program:
+        """``program``, by the name that Fluid's programs use."""
+        return self.program
+
     def with_data_parallel(
         self,
         loss_name: str | None = None,

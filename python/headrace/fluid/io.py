@@ -22,6 +22,7 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
+from headrace.fluid.compiler import CompiledProgram
 from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.executor import Executor, _fetch_var, check_executor, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable, default_main_program
@@ -90,10 +91,21 @@ def is_persistable(var: Variable) -> bool:
     return var.persistable and var.type == VarType.LOD_TENSOR
 
 
+def _program_of(given: Program | CompiledProgram | None) -> Program:
+    """``given``, the program that it was compiled from, or the main program if there is none. TypeMismatch if it is
+    something else.
+    """
+    program = default_main_program() if given is None else given
+    program = program.program if isinstance(program, CompiledProgram) else program
+    if not isinstance(program, Program):
+        raise errors.TypeMismatch(f"expected a Program or CompiledProgram, got {type(program).__name__}")
+    return program
+
+
 def _select(
-    program: Program | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
+    program: Program | CompiledProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
-    program = default_main_program() if program is None else program
+    program = _program_of(program)
     if vars is not None:
         block = program.global_block()
         return [block.var(item) if isinstance(item, str) else item for item in vars]
@@ -108,9 +120,11 @@ def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
     return np.array(_fetch_var(para))
 
 
-def get_parameter_value_by_name(name: str, executor: Executor, program: Program | None = None) -> np.ndarray:
+def get_parameter_value_by_name(
+    name: str, executor: Executor, program: Program | CompiledProgram | None = None
+) -> np.ndarray:
     """``get_parameter_value`` of the parameter of that name, of the main program unless another is given."""
-    program = default_main_program() if program is None else program
+    program = _program_of(program)
     return get_parameter_value(program.global_block().var(name), executor)  # type: ignore[arg-type]
 
 
@@ -135,7 +149,7 @@ def _files_of(values: dict[str, LoDTensor], filename: str | None) -> dict[str, l
 def save_vars(
     executor: Executor,
     dirname: str,
-    main_program: Program | None = None,
+    main_program: Program | CompiledProgram | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
@@ -171,7 +185,7 @@ def _split(dirname: str, filename: str | None) -> tuple[str, str | None]:
 def load_vars(
     executor: Executor,
     dirname: str,
-    main_program: Program | None = None,
+    main_program: Program | CompiledProgram | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
@@ -290,21 +304,21 @@ def _read_one(path: str, names: Sequence[str], earlier: dict[str, str]) -> dict[
 
 
 def save_params(
-    executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
 ) -> None:
     """Saves the parameters of ``main_program``; see save_vars."""
     save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def load_params(
-    executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
 ) -> None:
     """Loads the files of save_params; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def save_persistables(
-    executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
 ) -> None:
     """Saves the persistable tensors of ``main_program``, including the optimizer's, so that training can continue; see
     save_vars.
@@ -313,7 +327,7 @@ def save_persistables(
 
 
 def load_persistables(
-    executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
 ) -> None:
     """Loads the files of save_persistables; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
@@ -324,7 +338,7 @@ def save_inference_model(
     feeded_var_names: Sequence[str],
     target_vars: Variable | Sequence[Variable],
     executor: Executor,
-    main_program: Program | None = None,
+    main_program: Program | CompiledProgram | None = None,
     model_filename: str | None = None,
     params_filename: str | None = None,
     export_for_deployment: bool = True,
@@ -351,7 +365,7 @@ def save_inference_model(
         feeded_var_names = [feeded_var_names]
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
     names = [target.name for target in targets]
-    program = default_main_program() if main_program is None else main_program
+    program = _program_of(main_program)
     if not export_for_deployment:
         _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename)
         return names

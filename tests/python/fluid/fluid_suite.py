@@ -323,7 +323,6 @@ def _install() -> None:
     _module("paddle.compat", to_text=str, long_type=int)
     _module("op_test", OpTest=OpTest, randomize_probability=_probabilities)
     _module("testsuite", create_op=None)
-    _module("paddle.fluid.compiler")
     for module, names in (
         (core, {"op_support_gpu": lambda _: False, "EnforceNotMet": errors.HeadraceError}),
         (fluid, {"is_compiled_with_cuda": core.is_compiled_with_cuda}),

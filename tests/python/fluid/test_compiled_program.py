@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,28 @@ def trained(exe: fluid.Executor, step: Any) -> Any:
     exe.run(fluid.default_startup_program())
     losses = [np.asarray(step()[0]).tolist() for _ in range(3)]
     return losses, weights().tolist()
+
+
+def test_a_compiled_program_is_saved_as_the_program_that_it_was_made_from(exe: fluid.Executor, tmp_path: Path) -> None:
+    x = layers.data("x", [3])
+    out = layers.fc(x, 2, param_attr=fluid.ParamAttr(name="w"))
+    exe.run(fluid.default_startup_program())
+    expected = weights()
+    compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel()
+    assert compiled._program is compiled.program is fluid.default_main_program()
+    with fluid.program_guard(fluid.Program()):
+        fluid.io.save_inference_model(str(tmp_path / "model"), ["x"], [out], exe, compiled)
+        fluid.io.save_persistables(exe, str(tmp_path / "all"), compiled)
+        np.testing.assert_array_equal(fluid.io.get_parameter_value_by_name("w", exe, compiled), expected)
+        fluid.global_scope().find_var("w").get_tensor().set(np.zeros((3, 2), np.float32))
+        fluid.io.load_persistables(exe, str(tmp_path / "all"), compiled)
+        np.testing.assert_array_equal(weights(), expected)
+        with pytest.raises(errors.TypeMismatch, match="expected a Program or CompiledProgram, got str"):
+            fluid.io.save_params(exe, str(tmp_path / "all"), "main")  # type: ignore[arg-type]
+    with fluid.scope_guard(fluid.Scope()):
+        program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path / "model"), exe)
+        (got,) = exe.run(program, feed={feeds[0]: X}, fetch_list=fetches)
+    np.testing.assert_allclose(got, X @ expected, rtol=1e-5)
 
 
 def test_a_compiled_program_trains_as_the_program_does(exe: fluid.Executor) -> None:

@@ -123,9 +123,11 @@ def test_merged_rows_and_their_elements(exe: fluid.Executor) -> None:
     assert merged.type == VarType.SELECTED_ROWS
     elements = layers.get_tensor_from_selected_rows(merged)
     assert elements.shape == (-1, WIDTH)
+    squares = layers.get_tensor_from_selected_rows(layers.elementwise_mul(merged, merged))
     exe.run(fluid.default_startup_program())
-    (got,) = exe.run(feed={"ids": IDS}, fetch_list=[elements])
+    got, squared = exe.run(feed={"ids": IDS}, fetch_list=[elements, squares])
     np.testing.assert_array_equal(got, np.repeat([[1.0], [3.0], [1.0], [1.0]], WIDTH, 1))  # rows 0, 2, 5, 6
+    np.testing.assert_array_equal(squared, got**2)
 
 
 def test_rows_are_copied_scaled_and_looked_at(exe: fluid.Executor) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import headrace.fluid as fluid
+from headrace import errors
 from headrace.fluid.core import VarType
 from headrace.testing import OpTest
 
@@ -41,6 +43,16 @@ def test_selected_rows_are_split_as_they_are() -> None:
             assert part.rows() == [row for _, row in expected]
             assert part.height() == 9
             np.testing.assert_array_equal(np.array(part.get_tensor()), np.array(expected, float).reshape(-1, 2))
+
+
+def test_parts_of_selected_rows_are_declared_as_such() -> None:
+    block = fluid.Program().global_block()
+    rows = [block.create_var(name, [9, 2], "float64", type=VarType.SELECTED_ROWS) for name in "xy"]
+    part = block.create_var("part")
+    block.append_op("split_ids", {"Ids": rows[0]}, {"Out": part})
+    assert (part.type, part.shape) == (VarType.SELECTED_ROWS, (9, 2))
+    with pytest.raises(errors.InvalidArgument, match="input Ids: expected one variable, since it holds SelectedRows"):
+        block.append_op("split_ids", {"Ids": rows}, {"Out": part})
 
 
 def test_rows_are_put_together_in_the_order_of_the_ids() -> None:

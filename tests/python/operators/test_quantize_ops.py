@@ -49,9 +49,10 @@ def test_what_lies_outside_of_the_range_is_clipped_in_a_test() -> None:
 
 
 def test_dequantize() -> None:
-    outputs = {"Out": (X * 3 / 127, [[1, 1]])}
     inputs = {"X": (X, [[1, 1]]), "Scale": np.array([3.0])}
-    OpTest("fake_dequantize_max_abs", inputs, {"max_range": 127.0}, outputs).check_outputs()
+    for greatest in (127.0, 7.0):
+        outputs = {"Out": (X * 3 / greatest, [[1, 1]])}
+        OpTest("fake_dequantize_max_abs", inputs, {"max_range": greatest}, outputs).check_outputs()
     OpTest("fake_dequantize_max_abs", {"X": X, "Scale": np.ones(2)}, {"max_range": 127.0}).check_refused(
         ValueError, "input Scale", "single element"
     )
