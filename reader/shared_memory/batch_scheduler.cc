@@ -1,6 +1,7 @@
 #include "reader/shared_memory/batch_scheduler.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <span>
@@ -202,7 +203,8 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
     return *decided;
   }
   const uint64_t begin = MonotonicNanoseconds();
-  const WaitOutcome outcome = WaitUntilDecided(timeout_ns, spin_.Start(spin_ns_), begin);
+  const WaitOutcome outcome =
+      Nap(timeout_ns) ? WaitUntilDecided(timeout_ns, spin_.Start(spin_ns_), begin) : WaitOutcome::kInterrupted;
   sleep_.Awake();
   const OwnerLock lock(*this);
   batches_.OpenMore();  // one slow batch may have been all that there was to do
@@ -212,6 +214,21 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   spin_.Finish(static_cast<int64_t>(waited));
   trace_.Write({.kind = TraceKind::kWait, .begin_ns = begin, .end_ns = begin + waited, .epoch = batches_.epoch()});
   return outcome;
+}
+
+bool BatchScheduler::Nap(int64_t timeout_ns) {
+  if (spin_ns_ != 0 || (timeout_ns >= 0 && timeout_ns < NapLength::kLongestNs)) {
+    return true;
+  }
+  const int64_t length_ns = nap_.Start();
+  if (length_ns == 0) {
+    return true;
+  }
+  const timespec length{0, length_ns};
+  const bool undisturbed = nanosleep(&length, nullptr) == 0;
+  const OwnerLock lock(*this);
+  nap_.Finish(Decided().has_value(), batches_.AnyIdle());
+  return undisturbed;
 }
 
 WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) {

@@ -39,6 +39,7 @@
 #include "reader/shared_memory/arena_repair.h"
 #include "reader/shared_memory/batch_plan.h"
 #include "reader/shared_memory/consumer_sleep.h"
+#include "reader/shared_memory/nap.h"
 #include "reader/shared_memory/open_batches.h"
 #include "reader/shared_memory/producer_death.h"
 #include "reader/shared_memory/producer_table.h"
@@ -207,6 +208,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // The outcome of a Wait that need not wait, if so.
   std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
   WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
+  // See NapLength. False if a signal handler ran.
+  bool Nap(int64_t timeout_ns) HR_EXCLUDES(mutex_);
 
   // What the consumer gets of a batch that was taken; it holds the slot from here on.
   ReadyBatch HandOut(OpenBatch& batch) HR_REQUIRES(mutex_);
@@ -231,6 +234,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   SlotMemory memory_;
   ConsumerSleep sleep_;
   SpinBudget spin_;  // the consumer's
+  NapLength nap_;    // the consumer's
   std::atomic<int64_t> spin_ns_{0};
 
   mutable Mutex mutex_;

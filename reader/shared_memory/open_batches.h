@@ -103,6 +103,8 @@ class HEADRACE_API OpenBatches {
 
   // How many open batches can be taken.
   uint32_t CountReady() const;
+  // Whether a producer sleeps, for want of work.
+  bool AnyIdle() const { return AnySleeper(control_, producers_.end()); }
   // How many batches are kept open now.
   uint32_t depth() const { return depth_.value(); }
 

@@ -216,9 +216,10 @@ class LoaderConfig:
         if producers > MAX_WORKERS:
             raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
         if prefetch is None:
-            most = _MAX_PREFETCH if self._batch_is_one_claim() else 8
+            # Enough for a consumer that sleeps until several batches are there: see nap.h.
+            each, most = (4, _MAX_PREFETCH) if self._batch_is_one_claim() else (2, 8)
             producers *= WAITING_WORKERS * processors() if self.auto_workers else 1
-            self._set("prefetch_factor", min(max(2, 2 * producers), most))
+            self._set("prefetch_factor", min(max(2, each * producers), most))
         elif prefetch < producers and self._batch_is_one_claim():
             warnings.warn(
                 f"prefetch_factor={prefetch} leaves {producers - prefetch} of {producers} workers idle: it counts the "

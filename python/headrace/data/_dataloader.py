@@ -101,8 +101,8 @@ class DataLoader(Generic[Batch]):
             PyTorch, and so gives the same order; or a :class:`numpy.random.Generator`. Excludes ``seed``.
         prefetch_factor: how many batches are in progress or ready, in all (PyTorch: per worker). It bounds the shared
             memory, whatever the number of workers; if that many batches take more than 16 MiB, there are only as many
-            as keep the consumer from waiting. Default: enough for two per worker; at most 8, unless one worker
-            makes a whole batch, as with an iterable dataset, or one with ``__getitems__``.
+            as keep the consumer from waiting. Default: two per worker, at most 8; four per worker where one worker
+            makes a whole batch, as with a ``collate_fn``, an iterable dataset, or one with ``__getitems__``.
         persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
             Default: as long as the dataset and the functions have not changed. True: also if the loader cannot tell
             whether they have changed, as with a large dataset (see :meth:`refresh`). Workers that may make any sample

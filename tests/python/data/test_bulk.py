@@ -99,6 +99,6 @@ def test_every_worker_has_a_batch_to_make(arguments: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for workers in (1, 3, 20):
-            assert DataLoader(Calls(), num_workers=workers, **arguments).prefetch_factor == 2 * workers
-            assert DataLoader(iter([1]), num_workers=workers, **arguments).prefetch_factor == 2 * workers
+            assert DataLoader(Calls(), num_workers=workers, **arguments).prefetch_factor == 4 * workers
+            assert DataLoader(iter([1]), num_workers=workers, **arguments).prefetch_factor == 4 * workers
     assert DataLoader(range(9), batch_size=3, num_workers=20).prefetch_factor == 8

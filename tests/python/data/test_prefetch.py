@@ -59,7 +59,7 @@ def test_a_consumer_that_is_slower_than_the_workers_has_few_large_batches_in_fli
             break
     assert most <= 4
     assert stats["prefetch"] == 2
-    assert loader.prefetch_factor == (8 if collate is None else 16)  # one worker makes a whole batch for np.stack
+    assert loader.prefetch_factor == (8 if collate is None else 32)  # one worker makes a whole batch for np.stack
 
 
 def test_small_batches_are_all_in_flight() -> None:
