@@ -227,7 +227,7 @@ bool BatchScheduler::Nap(int64_t timeout_ns) {
   const timespec length{0, length_ns};
   const bool undisturbed = nanosleep(&length, nullptr) == 0;
   const OwnerLock lock(*this);
-  nap_.Finish(Decided().has_value(), batches_.AnyIdle());
+  nap_.Finish(Decided().has_value(), batches_.AnyHeldUp());
   return undisturbed;
 }
 

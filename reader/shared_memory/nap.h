@@ -13,8 +13,8 @@
 namespace headrace::shared_memory {
 
 // Decides for each wait how long to sleep unasked: up to a limit; half as long once a producer has run out of work
-// meanwhile, and a little longer each time that none has. Where that gains nothing, since no batch comes in so short a
-// time or the producers would always run out, it skips ever more waits. On batches of a millisecond it ends up trying
+// meanwhile, longer while none has, twice as long if no batch came. Where that gains nothing, since no batch comes even
+// then or the producers would always run out, it skips ever more waits. On batches of a millisecond it ends up trying
 // once in a thousand waits.
 class NapLength {
  public:
@@ -33,10 +33,14 @@ class NapLength {
   // Reports how a sleep as long as Start() said has ended: whether a batch had come, and whether a producer had no
   // work.
   void Finish(bool came, bool idle) {
+    if (!came && !idle && length_ns_ < kLongestNs) {
+      length_ns_ = std::min(2 * length_ns_, kLongestNs);
+      return;
+    }
     const bool too_long = idle && length_ns_ == kShortestNs;
     penalty_ = came && !too_long ? 0 : std::min(2 * penalty_ + 1, 1000U);
     skip_ = penalty_;
-    length_ns_ = idle ? std::max(length_ns_ / 2, kShortestNs) : std::min(length_ns_ + length_ns_ / 8, kLongestNs);
+    length_ns_ = idle ? std::max(length_ns_ / 2, kShortestNs) : std::min(length_ns_ + length_ns_ / 16, kLongestNs);
   }
 
  private:

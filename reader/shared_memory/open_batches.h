@@ -103,8 +103,8 @@ class HEADRACE_API OpenBatches {
 
   // How many open batches can be taken.
   uint32_t CountReady() const;
-  // Whether a producer sleeps, for want of work.
-  bool AnyIdle() const { return AnySleeper(control_, producers_.end()); }
+  // Whether a producer sleeps because no more batches may be open.
+  bool AnyHeldUp() const { return batches_.size() >= depth_.value() && AnySleeper(control_, producers_.end()); }
   // How many batches are kept open now.
   uint32_t depth() const { return depth_.value(); }
 

@@ -30,7 +30,16 @@ TEST(NapLengthTest, IsHalvedWhenAProducerHasNoWork) {
   nap.Finish(/*came=*/true, /*idle=*/true);
   EXPECT_EQ(nap.Start(), NapLength::kLongestNs / 4);
   nap.Finish(/*came=*/true, /*idle=*/false);
-  EXPECT_EQ(nap.Start(), NapLength::kLongestNs / 4 + NapLength::kLongestNs / 32);
+  EXPECT_EQ(nap.Start(), NapLength::kLongestNs / 4 + NapLength::kLongestNs / 64);
+}
+
+TEST(NapLengthTest, IsDoubledWhenNoBatchCame) {
+  NapLength nap;
+  for (int wait = 0; wait < 3; ++wait) {
+    nap.Finish(/*came=*/true, /*idle=*/true);
+  }
+  nap.Finish(/*came=*/false, /*idle=*/false);
+  EXPECT_EQ(nap.Start(), NapLength::kLongestNs / 4);
 }
 
 TEST(NapLengthTest, SlowBatchesEndIt) {
