@@ -207,6 +207,8 @@ HEADRACE_REGISTER_OP(roi_perspective_transform)
     .Output("Out", "[R, C, transformed_height, transformed_width]; 0 where it lies beyond region or image")
     .Output("Mask", "int32 [R, 1, transformed_height, transformed_width]: 1 where it does not")
     .Output("TransformMatrix", "[R, 9]: rows of the matrices that map (column, row, 1) to places in X")
+    .Output("Out2InIdx", "not written: memory for intermediate results in Fluid", kDispensable)
+    .Output("Out2InWeights", "not written: memory for intermediate results in Fluid", kDispensable)
     .InferShape([](InferShapeContext& ctx) {
       const DDim dims = CheckPerspective(ctx);
       SetOutput(ctx, "Out", dims, ctx.InputType("X"));
@@ -223,6 +225,8 @@ HEADRACE_REGISTER_OP(roi_perspective_transform_grad)
     .Input("Out@GRAD", "gradient of Out")
     .Input("Mask@GRAD", "not used", kDispensable)
     .Input("TransformMatrix@GRAD", "not used", kDispensable)
+    .Input("Out2InIdx@GRAD", "not used", kDispensable)
+    .Input("Out2InWeights@GRAD", "not used", kDispensable)
     .Output("X@GRAD", "dims of X")
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Out@GRAD", CheckPerspective(ctx));

@@ -68,6 +68,24 @@ def test_a_region_with_four_corners_is_straightened(exe: fluid.Executor) -> None
     np.testing.assert_allclose(gradient, expected, atol=1e-4)
 
 
+def test_fluids_programs_give_a_region_with_four_corners_two_more_outputs(exe: fluid.Executor) -> None:
+    image, rois = fluid.data("image", [None, 2, 6, 6]), fluid.data("rois", [None, 8], lod_level=1)
+    image.stop_gradient = False
+    expected = layers.roi_perspective_transform(image, rois, 4, 4, 0.5)[0]
+    block = fluid.default_main_program().global_block()
+    slots = ("Out", "Mask", "TransformMatrix", "Out2InIdx", "Out2InWeights")
+    outputs = {slot: block.create_var(f"fluids_{slot}") for slot in slots}
+    attrs = {"transformed_height": 4, "transformed_width": 4, "spatial_scale": 0.5}
+    block.append_op("roi_perspective_transform", {"X": image, "ROIs": rois}, outputs, attrs)
+    gradients = [fluid.gradients(layers.reduce_sum(out), image)[0] for out in (outputs["Out"], expected)]
+    images = np.random.default_rng(5).uniform(-1, 1, (1, 2, 6, 6)).astype(np.float32)
+    corners = fluid.create_lod_tensor(np.array([[2, 2, 8, 3, 9, 8, 1, 7]], np.float32), [[1]], fluid.CPUPlace())
+    fetched = exe.run(feed={"image": images, "rois": corners}, fetch_list=[outputs["Out"], expected, *gradients])
+    np.testing.assert_array_equal(fetched[0], fetched[1])
+    np.testing.assert_array_equal(fetched[2], fetched[3])
+    assert fetched[2].any()
+
+
 def test_what_is_no_number_is_refused() -> None:
     x, rois = fluid.data("x", [None, 4, 6, 6]), fluid.data("rois", [None, 4], lod_level=1)
     for layer, arguments, parts in (
