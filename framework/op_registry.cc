@@ -121,7 +121,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// What to do without an operator that there is not.
+// What to say of an operator that does not exist: what to do without it, or which names are close to its own.
 std::string AdviceFor(std::string_view type) {
   constexpr std::string_view kOfManyMachines[] = {"checkpoint_notify",
                                                   "distributed_lookup_table",

@@ -192,8 +192,8 @@ class Engine:
     @property
     def source(self) -> tuple[_core.BatchScheduler, float] | None:
         """The scheduler and its timeout, if all that :meth:`next` does with its batches is to return them."""
-        helped = (self._server, self._before, self._after, self._tuning, self._device) != (None,) * 5
-        return None if helped else (self.scheduler, self._patience)
+        others = (self._server, self._before, self._after, self._tuning, self._device)
+        return (self.scheduler, self._patience) if all(other is None for other in others) else None
 
     def next(self, first: list[Any] | None = None) -> Any:
         """The next batch, or a :class:`Failed` one: the same again until :meth:`acknowledge` is called.
