@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Union
 
 import numpy as np
@@ -58,10 +59,17 @@ def _are_numbers(*values: Value) -> bool:
     return all(isinstance(value, (int, float, np.number)) for value in values)
 
 
-def _noise(kind: str, shape: Sequence[int], values: Sequence[Variable], one: bool, seed: int) -> Variable:
-    """Numbers of a standard distribution, "uniform" or "gaussian": ``shape``, then, unless they are of ``one``
-    distribution, the shape of the parameters broadcast together, of which only the run may know the first extent.
+# What draws numbers of a standard distribution in a given shape, and in one with an extent of another variable.
+_Draws = tuple[Callable[..., Variable], Callable[..., Variable]]
+_UNIFORM: _Draws = partial(uniform_random, min=0.0), partial(uniform_random_batch_size_like, min=0.0)
+_GAUSSIAN: _Draws = gaussian_random, gaussian_random_batch_size_like
+
+
+def _noise(draws: _Draws, shape: Sequence[int], values: Sequence[Variable], one: bool, seed: int) -> Variable:
+    """Numbers of a standard distribution: ``shape``, then, unless they are of ``one`` distribution, the shape of the
+    parameters broadcast together, of which only the run may know the first extent.
     """
+    draw, draw_like = draws
     if one and shape:
         values = ()
     try:
@@ -76,14 +84,10 @@ def _noise(kind: str, shape: Sequence[int], values: Sequence[Variable], one: boo
         )
     whole, at = [*shape, *batch], len(shape)
     if batch[:1] != (_UNKNOWN,):
-        if kind == "uniform":
-            return uniform_random(whole, "float32", 0.0, 1.0, seed)
-        return gaussian_random(whole, 0.0, 1.0, seed, "float32")
+        return draw(whole, seed=seed)
     whole[at] = 1
     like = next(value for value in values if len(value.shape) == len(batch) and value.shape[0] < 0)
-    if kind == "uniform":
-        return uniform_random_batch_size_like(like, whole, "float32", 0, at, 0.0, 1.0, seed)
-    return gaussian_random_batch_size_like(like, whole, 0, at, 0.0, 1.0, seed)
+    return draw_like(like, whole, input_dim_idx=0, output_dim_idx=at, seed=seed)
 
 
 class Uniform:
@@ -95,7 +99,7 @@ class Uniform:
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
         """``shape``, then that of the parameters, unless both are numbers. ``seed`` 0: others in each run."""
-        noise = _noise("uniform", check_shape(shape, "shape", "Uniform.sample"), (self.low, self.high), self._one, seed)
+        noise = _noise(_UNIFORM, check_shape(shape, "shape", "Uniform.sample"), (self.low, self.high), self._one, seed)
         return elementwise_add(elementwise_mul(noise, self.high - self.low), self.low)
 
     def log_prob(self, value: Variable) -> Variable:
@@ -121,9 +125,7 @@ class Normal:
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
         """``shape``, then that of the parameters, unless both are numbers. ``seed`` 0: others in each run."""
-        noise = _noise(
-            "gaussian", check_shape(shape, "shape", "Normal.sample"), (self.loc, self.scale), self._one, seed
-        )
+        noise = _noise(_GAUSSIAN, check_shape(shape, "shape", "Normal.sample"), (self.loc, self.scale), self._one, seed)
         return elementwise_add(elementwise_mul(noise, self.scale), self.loc)
 
     def log_prob(self, value: Variable) -> Variable:
