@@ -98,8 +98,8 @@ void CollatedWriter::Write(const Claim& claim, const py::bytes& tree, const py::
   }
   const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_->DataOffset(claim),
                            producer_->LeavesLimit(claim));
-  HR_ENFORCE(producer_->PublishLayout(claim, layout.bytes()), FailedPrecondition,
-             "the batch has a layout from another producer");
+  // No other producer publishes a layout for this batch, and what a dead one had published is gone with its claim.
+  HR_ENFORCE(producer_->PublishLayout(claim, layout.bytes()), DataLoss, "the layout of a batch was written over");
   const size_t leaves_end = layout.end();
   for (size_t i = 0; i < specs.size(); ++i) {
     std::byte* place = producer_->Data(claim) + layout.leaf(i).offset;

@@ -23,7 +23,7 @@ from headrace.data import DataLoader, IterableDataset
 from headrace.data._iteration import engine
 
 CONTROL, RING, RECORDS, END = 0, 320, 320 + 4 * 1024, 320 + 4 * 1024 + 128 * 512
-CLAIMS, DEATHS, LAYOUT = 408, 408 + 8 * 256, 12 << 10
+LAYOUT_STATE, CLAIMS, DEATHS, LAYOUT = 96, 408, 408 + 8 * 256, 12 << 10
 
 
 @contextlib.contextmanager
@@ -248,4 +248,43 @@ def test_an_object_whose_pickle_was_written_over_fails_its_batch_once() -> None:
         else:
             assert next(iterator) == [f"the text of sample {index}" for index in (2 * number, 2 * number + 1)]
         assert loader.state_dict()["batch"] == number + 1
+    assert next(iterator, None) is None
+
+
+class OverLayoutState:
+    """Sample i is an array full of i, and a text. Sample 5 declares the missing layout of its batch to be ready."""
+
+    def __init__(self) -> None:
+        self.facts = multiprocessing.Array("Q", 2, lock=False)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            arena = Arena(self.facts)
+            for slot in range(arena.slots):
+                state = ctypes.c_uint32.from_address(arena.first_slot + slot * arena.slot_bytes + LAYOUT_STATE)
+                state.value = state.value or 2  # ready, written by producer 0
+        return np.full(40, index), f"sample {index}"
+
+
+def test_a_layout_that_was_declared_ready_fails_its_batch() -> None:
+    loader = DataLoader(
+        OverLayoutState(),
+        batch_size=2,
+        num_workers=1,
+        prefetch_factor=1,
+        collate_fn=collate,
+        multiprocessing_context="fork",
+    )
+    iterator = iter(loader)
+    for number in range(4):
+        if number == 2:
+            with pytest.raises(errors.DataLoss, match="written over"):
+                next(iterator)
+        else:
+            array, texts = next(iterator)
+            assert same(array, np.stack([np.full(40, 2 * number), np.full(40, 2 * number + 1)]))
+            assert list(texts) == [f"sample {2 * number}", f"sample {2 * number + 1}"]
     assert next(iterator, None) is None
