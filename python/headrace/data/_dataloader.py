@@ -584,11 +584,6 @@ class DataLoader(Generic[Batch]):
         if not config.iterable:
             shuffles_unseeded = config.shuffle and not config.seed_is_given
             warn_of_shared_samples(config.shard, config.sampler, config.batch_sampler, shuffles_unseeded)
-        drawn = None
-        if config.follows_torch and (self._seed is None or config.draws_each_epoch):
-            drawn = draw_torch_seed(config.torch_generator)
-            if self._seed is None:
-                self._seed = drawn
         for sampler in (config.sampler, config.batch_sampler, self._own_sampler):
             # A call of sampler.set_epoch, as for torch's DistributedSampler, sets this loader's epoch, too.
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
@@ -596,6 +591,11 @@ class DataLoader(Generic[Batch]):
                 self._next = Position(chosen)
         position, resumed = self._next, self._resuming
         self._resuming = False
+        drawn = None
+        if config.follows_torch and (self._seed is None or (config.draws_each_epoch and not position.begun)):
+            drawn = draw_torch_seed(config.torch_generator)
+            if self._seed is None:
+                self._seed = drawn
         # Given up, an epoch leaves streams where it began, and not every worker, or copy of the dataset, is there.
         here = self._stream_here() if self._initial is None or not (position.batch or position.streams) else ()
         self._initial = here if self._initial is None else self._initial

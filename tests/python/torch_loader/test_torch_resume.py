@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -156,6 +157,33 @@ def test_the_rest_of_an_epoch_is_what_it_would_have_been(kind: str, workers: int
         resumed.load_state_dict(state)
         assert values(resumed) == rest
         assert len(rest) >= 2
+
+
+def trained(loader: DataLoader, epochs: int, batches: int = 0) -> list[tuple[list[int], float]]:
+    """What a program sees in some epochs, and in the first batches of one more: each batch, and a number of its own."""
+    taken = []
+    for number in range(epochs + bool(batches)):
+        for batch in loader if number < epochs else itertools.islice(loader, batches):
+            taken.append((batch.tolist(), torch.rand(()).item()))
+    return taken
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [*LOADERS, *(f"global {kind}" for kind in GLOBAL)])
+def test_a_program_that_restores_its_generator_continues_as_if_it_had_not_stopped(kind: str, workers: int) -> None:
+    make = LOADERS[kind] if kind in LOADERS else GLOBAL[kind.split()[1]]
+    torch.manual_seed(1)
+    whole = trained(make(num_workers=workers), 4)
+    for epochs, batches in ((0, 0), (0, 1), (0, 5), (1, 0), (1, 2), (2, 0)):
+        torch.manual_seed(1)
+        loader = make(num_workers=workers)
+        begin = trained(loader, epochs, batches)
+        state, numbers = saved(loader), torch.get_rng_state()
+        torch.manual_seed(77)
+        resumed = make(num_workers=workers)
+        resumed.load_state_dict(state)
+        torch.set_rng_state(numbers)
+        assert begin + trained(resumed, 4 - epochs) == whole, (epochs, batches)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

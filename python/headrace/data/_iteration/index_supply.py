@@ -68,7 +68,7 @@ class IndexSupply:
         if self._plan is not None:
             self._lists.clear()
             if position.plan:
-                self._plan.restore(dict(position.plan))
+                self._plan.restore(dict(position.plan), position.begun)
             self._plan.start(position.epoch, position.batch)
             if self.ahead:
                 self.top_up()

@@ -64,6 +64,11 @@ class Position:
     plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     begins: tuple[StreamPosition, ...] | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether a batch of the epoch was taken: what the epoch draws from torch's generators was drawn before."""
+        return self.batch > 0 or bool(self.skip)
+
     def batch_after(self, count: int) -> int:
         """The number of the batch that comes after ``count`` others from here on: ``skip`` is left out.
 

@@ -40,7 +40,7 @@ class _SamplerPlan(BatchPlan):
         check_keys(state, "sampler")
         self._state_of.check_state(state["sampler"])
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], begun: bool) -> None:
         self._state_of.load_state_dict(state["sampler"])
 
 
@@ -106,12 +106,14 @@ class TorchShufflePlan(BatchPlan):
         self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
         self._generator = generator
         self._state: dict[str, Any] = {}
-        self._restored: dict[str, Any] = {}
+        self._is_ahead = False  # the global generator has yet to give the seed that the state has
+        self._restored: tuple[dict[str, Any], bool] = ({}, False)  # both, for the next start
         self._order: Any = None
         self._at_end: Any = None  # the generator, until the end was reached
 
     def start(self, epoch: int, batch: int) -> None:
-        self._state, self._restored = self._restored, {}
+        self._state, self._is_ahead = self._restored
+        self._restored = ({}, False)
         self._order = None
 
     def _draw(self) -> None:
@@ -120,6 +122,9 @@ class TorchShufflePlan(BatchPlan):
             self._state.update(self._upcoming(draws=True))
         generator = self._generator
         if generator is None:
+            if self._is_ahead:
+                self._is_ahead = False
+                draw_torch_seed(None)
             generator = torch.Generator()
             generator.manual_seed(self._state["torch_seed"])
         else:
@@ -160,8 +165,8 @@ class TorchShufflePlan(BatchPlan):
             check_keys(state, "torch_generator")
             check_generator_state("torch_generator", state["torch_generator"])
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self._restored = state
+    def restore(self, state: dict[str, Any], begun: bool) -> None:
+        self._restored = state, not begun
 
 
 class GrainPlan(BatchPlan):

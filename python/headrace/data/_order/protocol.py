@@ -45,8 +45,12 @@ class BatchPlan(abc.ABC):
         """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
         check_keys(state)
 
-    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Makes the next :meth:`start` begin the epoch in which ``state`` was taken."""
+    def restore(self, state: dict[str, Any], begun: bool) -> None:  # noqa: B027
+        """Makes the next :meth:`start` begin the epoch in which ``state`` was taken.
+
+        Args:
+            begun: a batch of it had been taken by then.
+        """
 
 
 def check_keys(state: dict[str, Any], *expected: str) -> None:

@@ -123,7 +123,7 @@ class ReplayPlan(BatchPlan):
         integer("drawn of the state", state.get("drawn", 0), 0, (1 << 32) - 1)
         self._draws.check(state)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], begun: bool) -> None:
         self._restored = state
 
     def take(self, batch: int) -> Indices | None:
