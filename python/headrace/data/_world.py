@@ -51,7 +51,7 @@ def check_sharing(shard: tuple[int, int], *samplers: Any) -> None:
                     "use_distributed_sampler=False to the Trainer, or to Fabric's setup_dataloaders"
                 )
             else:
-                way = "leave out shard=, or the sampler"
+                way = "Leave out shard=, or the sampler"
             raise ValueError(
                 f"shard={shard} and the sampler ({type(sampler).__name__}) would each take a share of the samples, and "
                 f"most samples would never be delivered. {way}."

@@ -69,7 +69,7 @@ def test_samples_are_not_shared_out_twice() -> None:
     sampler = DistributedSampler(Ints(8), 2, 0)
     for given in ({"sampler": sampler}, {"batch_sampler": BatchSampler(sampler, 2, False)}):
         with pytest.raises(
-            ValueError, match=r"shard=\(1, 2\) and the sampler \(DistributedSampler\).*leave out shard="
+            ValueError, match=r"shard=\(1, 2\) and the sampler \(DistributedSampler\).*Leave out shard="
         ):
             DataLoader(Ints(8), shard=(1, 2), **given)
     loader = DataLoader(Ints(8), sampler=DistributedSampler(Ints(8), 1, 0, shuffle=False), shard=(1, 2))

@@ -23,8 +23,8 @@ PROGRAMS = {
         "torch",
         {
             "unshared": r"pass shard=\(rank, 2\), " + SHARE,
-            "twice": r"shard=\(., 2\) and the sampler \(DistributedSampler\).*leave out shard=, or the sampler",
-            "twice, by batches": r"shard=\(., 2\) and the sampler \(DistributedSampler\).*leave out shard=, or the",
+            "twice": r"shard=\(., 2\) and the sampler \(DistributedSampler\).*Leave out shard=, or the sampler",
+            "twice, by batches": r"shard=\(., 2\) and the sampler \(DistributedSampler\).*Leave out shard=, or the",
         },
     ),
     "lightning": (
