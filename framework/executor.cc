@@ -321,32 +321,33 @@ void PreparedProgram::Impl::Expect(const std::map<std::string, LoDTensor>& feeds
 }
 
 // "'x' is declared as float32 [-1, 3], but was given as float32 [2, 4]" for each of what the program was given, feeds
-// or what it reads, that is not as it declares it; else "".
+// or what it reads, that is not as it declares it, or is empty; else "".
 std::string PreparedProgram::Impl::Deviations(const std::map<std::string, LoDTensor>& feeds) const {
   std::string all;
-  const auto compare = [&all, this](const std::string& name, const LoDTensor& value) {
+  const auto compare = [&all, this](const std::string& name, const LoDTensor& value, const std::string& origin) {
     const TensorSpec& spec = block.FindVar(name)->tensor;
-    if (value.dtype() == spec.dtype && Matches(spec.dims, value.dims()) &&
+    if (value.dtype() == spec.dtype && Matches(spec.dims, value.dims()) && value.numel() > 0 &&
         value.lod_level() == static_cast<size_t>(spec.lod_level)) {
       return;
     }
     const auto levels = [](size_t count) { return count == 0 ? std::string() : StrCat(", LoD level ", count); };
     all += StrCat(all.empty() ? "" : "; ", "'", name, "' is declared as ", DataTypeName(spec.dtype), " ",
                   ToString(spec.dims), levels(static_cast<size_t>(spec.lod_level)), ", but was given as ",
-                  DataTypeName(value.dtype()), " ", ToString(value.dims()), levels(value.lod_level()));
+                  DataTypeName(value.dtype()), " ", ToString(value.dims()), levels(value.lod_level()), origin);
   };
   for (const auto& [name, value] : feeds) {
-    compare(name, value);
+    compare(name, value, "");
   }
   for (const OpDesc* op : order) {
     if (op->type != "read") {
       continue;
     }
-    for (const std::string& name : op->Output("Out")) {
-      const Variable* variable = temporaries->FindVar(name);
-      if (block.FindVar(name) != nullptr && variable != nullptr && variable->IsType<LoDTensor>() &&
+    const std::vector<std::string>& names = op->Output("Out");
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Variable* variable = temporaries->FindVar(names[i]);
+      if (block.FindVar(names[i]) != nullptr && variable != nullptr && variable->IsType<LoDTensor>() &&
           variable->Get<LoDTensor>().initialized()) {
-        compare(name, variable->Get<LoDTensor>());
+        compare(names[i], variable->Get<LoDTensor>(), StrCat(", value ", i, " of '", op->Input("Reader").front(), "'"));
       }
     }
   }

@@ -140,6 +140,26 @@ void AddFeedAndFetch(BlockDesc* block, const std::vector<std::string>& feeds, co
   }
 }
 
+// Throws InvalidArgument if a model would read from a reader, which only the program that it was made of has.
+void CheckNothingIsRead(const BlockDesc& block, const std::vector<std::string>& feeds,
+                        const std::vector<std::string>& fetches) {
+  VarNames used(fetches.begin(), fetches.end());
+  for (const auto& op : block.ops()) {
+    const auto inputs = op->InputNames();
+    used.insert(inputs.begin(), inputs.end());
+  }
+  for (const std::string& name : feeds) used.erase(name);
+  for (const auto& op : block.ops()) {
+    if (op->type != "read") continue;
+    std::string unfed;
+    for (const std::string& name : op->Output("Out")) {
+      if (used.contains(name)) unfed += StrCat(unfed.empty() ? "'" : "', '", name);
+    }
+    Throw<InvalidArgument>("what is fetched depends on ", unfed, "', which the program reads from '",
+                           op->Input("Reader").front(), "': a model for inference has to be fed with it");
+  }
+}
+
 // What the operators of this type take from, or put into, the columns of a list.
 std::vector<std::string> InColumns(const BlockDesc& block, std::string_view type) {
   std::map<int32_t, std::string> names;
@@ -178,9 +198,9 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
     used.insert(name);
     if (std::find(feeds.begin(), feeds.end(), name) == feeds.end()) needed.insert(name);
   };
-  for (const auto* names : {&feeds, &fetches}) {
+  for (const auto& [names, purpose] : {std::pair(&feeds, "feed"), {&fetches, "fetch"}}) {
     for (const std::string& name : *names) {
-      block->GetVar(name);
+      HR_ENFORCE(block->FindVar(name) != nullptr, NotFound, "the program has no variable '", name, "' to ", purpose);
       need(name);
     }
   }
@@ -220,10 +240,7 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
   ProgramDesc inference(program);
   for (size_t i = 0; i < inference.num_blocks(); ++i) KeepInference(&inference.block(i));
   Prune(&inference, feeds, fetches);
-  for (const auto& op : inference.block(0).ops()) {
-    HR_ENFORCE(op->type != "read", InvalidArgument, "what is fetched depends on what is read from '",
-               op->Input("Reader").front(), "': feed what it needs of that");
-  }
+  CheckNothingIsRead(inference.block(0), feeds, fetches);
   AddFeedAndFetch(&inference.block(0), feeds, fetches);
   const std::vector<std::string> names = VarNamesOf(PersistablesOf(inference));
   const bool is_shared = files.parameters.empty()

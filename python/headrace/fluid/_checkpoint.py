@@ -69,7 +69,8 @@ def save_checkpoint(
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.
         loaders: others whose state belongs to it, under names: loaders that are iterated over, say.
-        extra: any data of your own that JSON can hold; ``load_checkpoint`` returns it.
+        extra: any data of your own that JSON can hold; ``load_checkpoint`` returns it, with keys of dicts as strings
+            and tuples as lists.
         max_num_checkpoints: only this many are kept; older ones are removed.
 
     Returns:
@@ -147,14 +148,16 @@ def load_checkpoint(
         DataLoss: the checkpoint is damaged: its checksums are others. Nothing has been changed; earlier ones may be
             loaded by their serial numbers.
         InvalidArgument: it belongs to another program, readers or loaders: the error names the differences. Nothing has
-            been changed, unless a loader has refused its state.
+            been changed, unless a loader has refused its state. Or ``checkpoint_dir`` is a file.
     """
     check_executor(executor)
     root = os.fspath(checkpoint_dir)
-    if not os.path.isdir(root):
+    if not os.path.exists(root):
         if serial is not None:
             raise errors.NotFound(f"there is no checkpoint {serial} in {root}")
         return None
+    if not os.path.isdir(root):
+        raise errors.InvalidArgument(f"load_checkpoint: {root} is not a folder")
     program = default_main_program() if main_program is None else main_program
     variables = _persistables(program)
     with core.FileSetLock(root):
@@ -163,8 +166,9 @@ def load_checkpoint(
             return None
         if serial is not None and serial not in serials:
             raise errors.NotFound(f"there is no checkpoint {serial} in {root}, only {serials}")
-        folder = os.path.join(root, f"checkpoint_{serials[-1] if serial is None else serial}")
-        saved = _verified(folder)
+        chosen = serials[-1] if serial is None else serial
+        folder = os.path.join(root, f"checkpoint_{chosen}")
+        saved = _verified(folder, [other for other in serials if other != chosen])
         sources = {name: source for name, source in program._feed_sources.items() if source.loader is not None}
         _check_same(folder, "variable", saved["variables"], _described(variables))
         _check_same(folder, "reader", dict.fromkeys(saved["readers"]), dict.fromkeys(sources))
@@ -236,9 +240,9 @@ def _of_text(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
-def _verified(folder: str) -> dict[str, Any]:
-    """The state of a checkpoint. DataLoss if a checksum is another one."""
-    with _damage_of(folder):
+def _verified(folder: str, others: Sequence[int]) -> dict[str, Any]:
+    """The state of a checkpoint. DataLoss, which names the others, if a checksum is another one."""
+    with _damage_of(folder, others):
         with open(os.path.join(folder, _STATE), encoding="utf-8") as file:
             description = json.load(file)
         checksum = description.pop("checksum")
@@ -253,12 +257,13 @@ def _verified(folder: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _damage_of(folder: str) -> Iterator[None]:
+def _damage_of(folder: str, others: Sequence[int]) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise errors.DataLoss(
-            f"the checkpoint {folder} is damaged ({error}); an earlier one is loaded by load_checkpoint(serial=…)"
+            f"the checkpoint {folder} is damaged, or none of Headrace's ({error}); "
+            + (f"load another with load_checkpoint(serial=…): {others}" if others else "there is no other")
         ) from error
 
 

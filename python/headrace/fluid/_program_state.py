@@ -108,10 +108,13 @@ def _read(path: str) -> dict[str, np.ndarray]:
         raise errors.NotFound(f"there is no file {path}") from None
     except OSError as error:
         raise errors.IoError(f"{path} cannot be read: {error}") from error
+    stream = io.BytesIO(raw)
     try:
-        state = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
+        state = _ArraysOnly(stream, encoding="latin1").load()
     except Exception as error:
-        raise errors.DataLoss(f"{path} holds no named arrays: {error}") from error
+        raise errors.DataLoss(f"{path} holds no named arrays: {str(error) or type(error).__name__}") from error
+    if stream.read(1):
+        raise errors.DataLoss(f"{path} has more data after its arrays")
     if not isinstance(state, dict):
         raise errors.DataLoss(f"{path} holds no named arrays, but {type(state).__name__}")
     state.pop("StructuredToParameterName@@", None)  # Paddle's later releases put it there
@@ -127,13 +130,20 @@ def load_program_state(
     """The arrays that ``save`` has saved, here or in Fluid, by the names of the variables.
 
     Args:
+        model_path: the path that ``save`` was given, or that of one of its files.
         var_list: give the values of these only.
 
     Raises:
         NotFound: there is no file of parameters, or no value for one of ``var_list``.
         DataLoss: a file is corrupt, or has something else than arrays.
+        TypeMismatch: ``var_list`` has something else than variables.
     """
     folder, base = _parts(model_path)
+    for suffix in (_PARAMETERS, _OTHERS, _MODEL):
+        base = base[: -len(suffix)] if base.endswith(suffix) else base
+    for var in var_list or ():
+        if not isinstance(var, Variable):
+            raise errors.TypeMismatch(f"var_list takes Variables, got {var!r}")
     with core.FileSetLock(folder):
         state = _read(os.path.join(folder, base + _PARAMETERS))
         others = os.path.join(folder, base + _OTHERS)
@@ -171,8 +181,8 @@ def load(
     """Loads the files of ``save``, of Headrace or Fluid, into the global scope: all variables, or on an error none.
 
     Args:
+        model_path, var_list: as in ``load_program_state``.
         executor: Fluid's; makes no difference.
-        var_list: load these only.
 
     Raises:
         NotFound: there is no file, or no value for a variable.

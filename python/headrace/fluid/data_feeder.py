@@ -136,13 +136,17 @@ class DataFeeder:
         Raises:
             InvalidArgument: there are no samples, or a sample has the wrong number of values, a value of the wrong
                 shape, or one that the variable's integers do not hold: 1.7, or one out of their range.
-            TypeMismatch: a value is no sequence where the LoD wants one.
+            TypeMismatch: ``iterable`` or a sample is none, or a value is no sequence where the LoD wants one.
         """
         return dict(zip((column.name for column in self._columns), self._tensors(iterable)))
 
     def _tensors(self, iterable: Iterable[Sequence[Any]]) -> list[LoDTensor]:
+        try:
+            samples = enumerate(iterable)
+        except TypeError as error:
+            raise errors.TypeMismatch(f"a batch has to be a list of samples, got {type(iterable).__name__}") from error
         columns: list[list[Any]] = [[] for _ in self._columns]
-        for index, sample in enumerate(iterable):
+        for index, sample in samples:
             if not isinstance(sample, (Sequence, np.ndarray)) or isinstance(sample, (str, bytes)):
                 raise errors.TypeMismatch(
                     f"sample {index} has to be a tuple with a value for each variable, got {type(sample).__name__}"

@@ -259,7 +259,10 @@ def _read_each(folder: str, name: str, earlier: dict[str, str]) -> LoDTensor:
         path = os.path.join(folder, urllib.parse.quote(known, safe="@") + ".npy")
         if os.path.exists(path):
             return _read_array(functools.partial(_load_array, path), name, path)
-    raise errors.NotFound(f"no value is stored for '{name}': {folder} has no file of that name")
+    raise errors.NotFound(
+        f"no value is stored for '{name}': {folder} has no file of that name; if one file has all values, pass its "
+        "name as filename or params_filename"
+    )
 
 
 def _read_array(read: Callable[[], Any], name: str, path: str) -> LoDTensor:
@@ -359,11 +362,17 @@ def save_inference_model(
     Raises:
         NotFound: the program declares no such variable.
         InvalidArgument: there is no target, or the targets need a reader even when the variables are fed.
+        TypeMismatch: an argument is of another type.
     """
     check_executor(executor)
-    if isinstance(feeded_var_names, str):
-        feeded_var_names = [feeded_var_names]
-    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else _list("feeded_var_names", feeded_var_names)
+    for feed in feeds:
+        if not isinstance(feed, str):
+            raise errors.TypeMismatch(f"feeded_var_names takes the names of variables, got {feed!r}")
+    targets = [target_vars] if isinstance(target_vars, Variable) else _list("target_vars", target_vars)
+    for target in targets:
+        if not isinstance(target, Variable):
+            raise errors.TypeMismatch(f"target_vars takes Variables, got {target!r}")
     names = [target.name for target in targets]
     program = _program_of(main_program)
     if not export_for_deployment:
@@ -371,7 +380,7 @@ def save_inference_model(
         return names
     core.save_inference_model(
         program.desc,
-        list(feeded_var_names),
+        feeds,
         names,
         global_scope(),
         os.fspath(dirname),
@@ -379,6 +388,12 @@ def save_inference_model(
         params_filename or "",
     )
     return names
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise errors.TypeMismatch(f"{name} has to be a list, got {value!r}")
+    return list(value)
 
 
 def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
@@ -411,6 +426,7 @@ def load_inference_model(
     Raises:
         NotFound: a file is missing, or the program uses an unknown operator.
         DataLoss: a file is corrupt.
+        IoError: a file cannot be read.
     """
     check_executor(executor)
     model = os.path.join(dirname, model_filename or _MODEL)
@@ -420,10 +436,12 @@ def load_inference_model(
                 binary = file.read()
         except FileNotFoundError as error:
             raise errors.NotFound(f"no model found: {error.filename} does not exist") from None
+        except OSError as error:
+            raise errors.IoError(f"the model {model} cannot be read: {error}") from error
         try:
             program = Program.parse_from_string(binary)
-        except errors.DataLoss as error:
-            raise errors.DataLoss(f"{model}: {error}") from error
+        except errors.HeadraceError as error:
+            raise type(error)(f"the model {model}: {error}") from error
         fetches = _in_columns(program, "fetch")
         if not fetches:
             raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")

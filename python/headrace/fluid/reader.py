@@ -70,6 +70,9 @@ class GeneratorLoader:
             weakref.finalize(self, self._source._kill)  # its thread may wait for room in the queue
         else:
             self._source = _read_by_program(self._feed_list, capacity, use_double_buffer)
+        # The user has named its variables, but neither the loader nor a reader.
+        self._source.title = f"the loader of {', '.join(variable.name for variable in feed_list)}"
+        self._source.where = ""
 
     @property
     def queue(self) -> Any:

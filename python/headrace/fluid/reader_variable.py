@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -10,6 +11,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from headrace import errors
 from headrace._weak_collections import WeakBag
@@ -49,25 +52,34 @@ class FeedingLoader(Protocol):
 
 
 class _Feeder(threading.Thread):
-    """Feeds a source's queue from a Python iterable, for one epoch of the queue."""
+    """Feeds a source's queue from a Python iterable, for one epoch of the queue.
 
-    def __init__(self, source: FeedSource, batches: Callable[[], Iterable[Any]]) -> None:
+    ``convert`` makes tensors of an item; its errors do not say which item that was.
+    """
+
+    def __init__(
+        self, source: FeedSource, items: Callable[[], Iterable[Any]], convert: Callable[[Any], list[LoDTensor]]
+    ) -> None:
         # A daemon: the interpreter joins other threads before it runs atexit's functions, and this one may be waiting
         # for room.
         super().__init__(name=f"headrace feeder of {source.name}", daemon=True)
         self.source = source
-        self._batches = batches
+        self._items = items
+        self._convert = convert
         self._epoch = source.queue.epoch
         self.start()
 
     def run(self) -> None:
         queue, epoch, refused = self.source.queue, self._epoch, False
         try:
-            iterator = iter(self._batches())
+            iterator = self._iterator()
             try:
-                for batch in iterator:
-                    if not queue.push(batch, epoch):
-                        refused = True
+                for index, item in enumerate(iterator):
+                    with _told_after(self.source.where):
+                        with _told_after(f"batch {index}: "):
+                            batch = self._convert(item)
+                        refused = not queue.push(batch, epoch)
+                    if refused:
                         return
             finally:
                 # Runs the generator's own clean-up now, before the caller of reset() continues.
@@ -82,17 +94,54 @@ class _Feeder(threading.Thread):
                 # The pass is over and this will not be read any more; but it should not be lost.
                 traceback.print_exception(type(error), error, error.__traceback__)
 
+    def _iterator(self) -> Iterator[Any]:
+        items = self._items()
+        try:
+            return iter(items)
+        except TypeError as error:
+            raise errors.TypeMismatch(
+                f"{self.source.title} takes a function that returns an iterable, but this one has returned {items!r}"
+                + ("; is a yield missing?" if items is None else "")
+            ) from error
+
     def stop(self) -> None:
         """Waits for the thread, which the end of its epoch has told to stop."""
         self.join(_PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"py_reader '{self.source.name}' is waiting for its generator, which has not returned for "
-                f"{_PATIENCE:.0f} s",
+                f"{self.source.title} is waiting for its generator, which has not returned for {_PATIENCE:.0f} s",
                 RuntimeWarning,
                 stacklevel=4,
             )
             self.join()
+
+
+@contextlib.contextmanager
+def _told_after(where: str) -> Iterator[None]:
+    """Puts ``where`` before the messages of our own errors."""
+    try:
+        yield
+    except errors.HeadraceError as error:
+        error.args = (f"{where}{error}",)
+        raise
+
+
+def _tensor(name: str, value: Any) -> LoDTensor:
+    """The value for a variable: a LoDTensor itself, or a copy of anything else."""
+    if isinstance(value, LoDTensor):
+        return value
+    if not isinstance(value, np.ndarray) and hasattr(value, "to_lod_tensor"):
+        tensor: LoDTensor = value.to_lod_tensor()
+        return tensor
+    try:
+        return LoDTensor.from_numpy(value)
+    except errors.HeadraceError as error:
+        raise errors.TypeMismatch(f"variable '{name}': {error}") from None
+    except ValueError as error:
+        raise errors.InvalidArgument(
+            f"variable '{name}': a {type(value).__name__} that cannot be converted to an array ({error}); for "
+            "sequences of different lengths, give fluid.create_lod_tensor(rows, [lengths])"
+        ) from None
 
 
 class FeedSource:
@@ -112,6 +161,10 @@ class FeedSource:
         specs: Sequence[tuple[str, Sequence[int], Any, int]],
     ) -> None:
         self.name = name
+        #: How errors call it.
+        self.title = f"py_reader '{name}'"
+        #: What precedes messages about its batches.
+        self.where = f"{self.title}, "
         self.queue = queue
         #: The reader variables that read from the queue, the outermost last.
         self.reader_names: list[str] = []
@@ -136,9 +189,7 @@ class FeedSource:
     def decorate(self, begin: Callable[[], FeedHandle]) -> None:
         with self._lock:
             if self._handle is not None:
-                raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is running: call reset() before its source is changed"
-                )
+                raise errors.FailedPrecondition(f"{self.title} is running: call reset() before its source is changed")
             self._begin = begin
             self.loader = None
 
@@ -146,25 +197,29 @@ class FeedSource:
         """Feeds the items of the iterable that ``batches`` returns: sequences with a tensor or array for each
         variable.
         """
-        if not callable(batches):
-            raise errors.TypeMismatch(
-                f"py_reader '{self.name}' takes a function that returns an iterable, got {type(batches).__name__}"
-            )
-        self.decorate(lambda: _Feeder(self, batches))
+        self._decorate_items(batches, self._tensors)
 
     def decorate_sample_lists(self, sample_lists: Callable[[], Iterable[Any]]) -> None:
         """Feeds lists of samples, converted by DataFeeder."""
-        if not callable(sample_lists):
+        self._decorate_items(sample_lists, DataFeeder._of_specs(self._specs)._tensors)
+
+    def _decorate_items(self, items: Callable[[], Iterable[Any]], convert: Callable[[Any], list[LoDTensor]]) -> None:
+        if not callable(items):
             raise errors.TypeMismatch(
-                f"py_reader '{self.name}' takes a function that returns an iterable, got {type(sample_lists).__name__}"
+                f"{self.title} takes a function that returns an iterable, got {type(items).__name__}"
             )
-        feeder = DataFeeder._of_specs(self._specs)
+        self.decorate(lambda: _Feeder(self, items, convert))
 
-        def batches() -> Iterator[list[LoDTensor]]:
-            for samples in sample_lists():
-                yield feeder._tensors(samples)
-
-        self.decorate_batches(batches)
+    def _tensors(self, batch: Any) -> list[LoDTensor]:
+        """What a generator of batches has yielded, as tensors."""
+        names = [name for name, *_ in self._specs]
+        if not isinstance(batch, (list, tuple)):
+            raise errors.TypeMismatch(
+                f"expected a list with a tensor or array for each of {', '.join(names)}, got {type(batch).__name__}"
+            )
+        if len(batch) != len(names):
+            raise errors.InvalidArgument(f"expected {len(names)} values, for {', '.join(names)}, got {len(batch)}")
+        return [_tensor(name, value) for name, value in zip(names, batch)]
 
     def decorate_loader(self, loader: FeedingLoader) -> None:
         if not callable(getattr(loader, "_feed", None)):
@@ -188,7 +243,7 @@ class FeedSource:
         assert self.loader is not None
         if self.regrouped_by is not None:
             raise errors.FailedPrecondition(
-                f"py_reader '{self.name}' has no position that can be saved, because '{self.regrouped_by}' regroups "
+                f"{self.title} has no position that can be saved, because '{self.regrouped_by}' regroups "
                 "its batches; let the headrace.DataLoader shuffle and batch"
             )
         with self._lock:
@@ -201,7 +256,7 @@ class FeedSource:
         assert self.loader is not None
         with self._lock:
             if self._handle is not None:
-                raise errors.FailedPrecondition(f"py_reader '{self.name}' is running: call reset() first")
+                raise errors.FailedPrecondition(f"{self.title} is running: call reset() first")
             self.loader.load_state_dict(state)
 
     def take_queue(self) -> LoDTensorBlockingQueue:
@@ -219,18 +274,13 @@ class FeedSource:
     def start(self) -> None:
         with self._lock:
             if self._handle is not None:
-                raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is already running: call reset() before start()"
-                )
+                raise errors.FailedPrecondition(f"{self.title} is already running: call reset() before start()")
             if self._begin is None:
                 raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' has nothing to start: decorate it with a source, "
-                    "or push into its queue without start()"
+                    f"{self.title} has nothing to start: give it a source, or push into its queue without start()"
                 )
             if self.queue.is_closed():
-                raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is at the end of a pass: call reset() before start()"
-                )
+                raise errors.FailedPrecondition(f"{self.title} is at the end of a pass: call reset() before start()")
             if self.loader is not None:
                 self._begun_at = self._place_of(self.loader)
                 self._given_before = self._given()
@@ -247,7 +297,7 @@ class FeedSource:
     def reset(self) -> None:
         current = threading.current_thread()
         if isinstance(current, _Feeder) and current.source is self:
-            raise errors.FailedPrecondition(f"py_reader '{self.name}' cannot be reset by the generator that feeds it")
+            raise errors.FailedPrecondition(f"{self.title} cannot be reset by the generator that feeds it")
         with self._lock:
             epoch = self.queue.epoch
             for scope in self._scopes:
@@ -287,11 +337,11 @@ class FeedSource:
         if not self._is_read_by(program):
             return
         raise errors.FailedPrecondition(
-            f"py_reader '{self.name}' was not started: "
+            f"{self.title} was not started: "
             + (
                 "call start()"
                 if self._begin is not None
-                else "decorate it with a source and call start(), or push into its queue"
+                else "give it a source and call start(), or push into its queue"
             )
         )
 

@@ -189,10 +189,21 @@ def test_a_damaged_checkpoint_is_refused(exe: fluid.Executor, tmp_path: Path, fi
         path.write_bytes(
             raw[:middle] if damage == "cut" else raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :]
         )
-    with pytest.raises(errors.DataLoss, match=r"checkpoint_1 is damaged .*serial="):
+    with pytest.raises(errors.DataLoss, match=r"checkpoint_1 is damaged.*load another with .*serial=…\): \[0\]$"):
         fluid.io.load_checkpoint(exe, tmp_path)
     np.testing.assert_array_equal(value("w"), before)
     assert fluid.io.load_checkpoint(exe, tmp_path, serial=0) == {}
+
+
+def test_what_is_no_checkpoint_is_not_taken_for_none(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(errors.InvalidArgument, match="file is not a folder"):
+        fluid.io.load_checkpoint(exe, tmp_path / "file")
+    fluid.io.save_params(exe, str(tmp_path / "checkpoint_0"))  # as Fluid's releases of 2018 name theirs
+    with pytest.raises(errors.DataLoss, match=r"checkpoint_0 is damaged, or none of Headrace's .*there is no other$"):
+        fluid.io.load_checkpoint(exe, tmp_path)
 
 
 def test_a_checkpoint_of_another_program_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:

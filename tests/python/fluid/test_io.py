@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nets import fed_regression, number_reader, regression_batch
+from nets import fed_regression, regression_batch
 
 import headrace.fluid as fluid
 from headrace import errors
@@ -320,12 +320,37 @@ def test_an_inference_model_needs_no_readers(exe: fluid.Executor, tmp_path: Path
 
 
 def test_targets_that_need_a_reader_cannot_be_saved(exe: fluid.Executor, tmp_path: Path) -> None:
-    _, out = number_reader()
+    reader = fluid.layers.py_reader(4, [[-1, 1]] * 3, ["float32"] * 3, name="train")
+    x, y, z = fluid.layers.read_file(reader)
     exe.run(fluid.default_startup_program())
-    with pytest.raises(ValueError, match="read"):
-        fluid.io.save_inference_model(str(tmp_path), [], [fluid.layers.relu(out)], exe)
+    target = fluid.layers.elementwise_add(x, z)
+    with pytest.raises(ValueError, match=f"depends on '{x.name}', '{z.name}', which the program reads from 'train':"):
+        fluid.io.save_inference_model(str(tmp_path), [y.name], [target], exe)
+    with pytest.raises(ValueError, match=f"depends on '{z.name}', which"):
+        fluid.io.save_inference_model(str(tmp_path), [x.name], [target], exe)
+    with pytest.raises(ValueError, match=f"depends on '{y.name}', which"):
+        fluid.io.save_inference_model(str(tmp_path), [x.name, z.name], [target, y], exe)
     with pytest.raises(ValueError, match="something to fetch"):
         fluid.io.save_inference_model(str(tmp_path), [], [], exe)
+
+
+def test_arguments_of_save_inference_model_that_are_something_else(exe: fluid.Executor, tmp_path: Path) -> None:
+    x, _, loss = fed_regression()
+    exe.run(fluid.default_startup_program())
+    folder = str(tmp_path / "model")
+    for feeds in ([x], [1], None, x):
+        with pytest.raises(errors.TypeMismatch, match=r"^feeded_var_names (takes the names of variables|has to be)"):
+            fluid.io.save_inference_model(folder, feeds, [loss], exe)  # type: ignore[arg-type]
+    for targets in (["x"], "x", None, [None]):
+        with pytest.raises(errors.TypeMismatch, match=r"^target_vars (takes Variables|has to be a list)"):
+            fluid.io.save_inference_model(folder, ["x", "y"], targets, exe)  # type: ignore[arg-type]
+    with pytest.raises(errors.NotFound, match="the program has no variable 'z' to feed"):
+        fluid.io.save_inference_model(folder, ["z"], [loss], exe)
+    with pytest.raises(errors.NotFound, match=f"the program has no variable '{loss.name}' to fetch"):
+        fluid.io.save_inference_model(folder, [], [loss], exe, main_program=fluid.default_startup_program())
+    assert not (tmp_path / "model").exists()
+    fluid.io.save_inference_model(folder, ("x", "y"), (loss,), exe)
+    assert fluid.io.load_inference_model(folder, exe)[1] == ["x", "y"]
 
 
 def test_a_corrupt_model_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:
@@ -339,6 +364,25 @@ def test_a_corrupt_model_is_refused(exe: fluid.Executor, tmp_path: Path) -> None
         fluid.io.load_inference_model(str(tmp_path), exe)
     (tmp_path / "__model__").write_bytes(b"nonsense")
     with pytest.raises(errors.DataLoss, match="__model__: the 8 bytes are not"):
+        fluid.io.load_inference_model(str(tmp_path), exe)
+    program = fluid.default_main_program().serialize_to_string()
+    assert b"square_error_cost" in program
+    (tmp_path / "__model__").write_bytes(program.replace(b"square_error_cost", b"square_error_cosT"))
+    with pytest.raises(errors.NotFound, match="__model__: there is no operator 'square_error_cosT'"):
+        fluid.io.load_inference_model(str(tmp_path), exe)
+    (tmp_path / "__model__").unlink()
+    (tmp_path / "__model__").mkdir()
+    with pytest.raises(errors.IoError, match=r"the model .*__model__ cannot be read"):
+        fluid.io.load_inference_model(str(tmp_path), exe)
+
+
+def test_parameters_in_one_file_are_not_looked_for_one_by_one(exe: fluid.Executor, tmp_path: Path) -> None:
+    _, _, loss = fed_regression()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path), ["x", "y"], [loss], exe, params_filename="all")
+    with pytest.raises(
+        errors.NotFound, match=r"no value is stored for 'fc_0.w_0': .* pass its name as .*params_filename"
+    ):
         fluid.io.load_inference_model(str(tmp_path), exe)
 
 

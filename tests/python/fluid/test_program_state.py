@@ -63,6 +63,8 @@ def test_states_are_arrays_by_name(exe: fluid.Executor, tmp_path: Path) -> None:
     loaded = fluid.io.load_program_state(tmp_path / "m")
     assert same(loaded, state())
     assert set(fluid.io.load_program_state(tmp_path / "m", [main.global_block().var("w")])) == {"w"}
+    for suffix in (".pdparams", ".pdopt", ".pdmodel"):
+        assert same(fluid.io.load_program_state(f"{tmp_path}/m{suffix}"), loaded)
     loaded["w"] = loaded["w"] + 1
     with pytest.warns(UserWarning, match="other"):
         fluid.io.set_program_state(main, {"w": loaded["w"], "other": np.zeros(1)})
@@ -89,6 +91,7 @@ class Bad:
         pickle.dumps({"w": "text"}),
         b"",
         b"\x80\x02}q\x00X\x01",
+        pickle.dumps({"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)}, 2) + b"\0",
     ],
 )
 def test_a_file_of_something_else_runs_no_code(
@@ -117,5 +120,7 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path) -> None:
     (tmp_path / "m.pdopt").unlink()
     with pytest.raises(errors.NotFound, match="has no value of"):
         fluid.load(main, tmp_path / "m")
+    with pytest.raises(errors.TypeMismatch, match="var_list takes Variables, got 'w'"):
+        fluid.io.load_program_state(tmp_path / "m", ["w"])  # type: ignore[list-item]
     with pytest.raises(errors.InvalidArgument, match="model_path"):
         fluid.save(main, f"{tmp_path}/")

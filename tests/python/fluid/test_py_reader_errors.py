@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,13 +140,86 @@ def test_a_batch_that_does_not_fit_is_told_with_its_variable(
     assert read_all(exe, out) == [4]
 
 
-def test_samples_that_do_not_fit_are_told(exe: fluid.Executor) -> None:
-    reader, out = number_reader()
+IMAGES, LABELS = np.ones((2, 4), np.float32), np.zeros((2, 1), np.int64)
+#: What a generator of batches, or of lists of samples, may yield by mistake, and what is told about batch 1.
+WRONG_BATCHES: list[tuple[Any, type[errors.HeadraceError], str]] = [
+    (IMAGES, errors.TypeMismatch, "batch 1: expected a list with a tensor or array for each of {x}, {y}, got ndarray"),
+    (None, errors.TypeMismatch, "batch 1: expected a list .* of {x}, {y}, got NoneType"),
+    ({"x": IMAGES}, errors.TypeMismatch, "batch 1: expected a list .* of {x}, {y}, got dict"),
+    ((IMAGES,), errors.InvalidArgument, "batch 1: expected 2 values, for {x}, {y}, got 1"),
+    ([IMAGES, LABELS, LABELS], errors.InvalidArgument, "batch 1: expected 2 values, for {x}, {y}, got 3"),
+    (([[1.0, 2.0], [1.0]], LABELS), errors.InvalidArgument, "batch 1: variable '{x}': a list .*create_lod_tensor"),
+    ((IMAGES, np.array([["a"]])), errors.TypeMismatch, "batch 1: variable '{y}': a tensor cannot hold .* str"),
+    ((None, LABELS), errors.TypeMismatch, "batch 1: variable '{x}': a tensor cannot hold .* object"),
+    ((IMAGES.astype(np.complex64), LABELS), errors.TypeMismatch, "batch 1: variable '{x}': .* complex64"),
+    ((IMAGES.astype(np.float64), LABELS), errors.TypeMismatch, "batch 1, variable '{x}': .*float32, got float64"),
+    ((IMAGES, IMAGES), errors.TypeMismatch, "batch 1, variable '{y}': expected dtype int64, got float32"),
+]
+WRONG_SAMPLES: list[tuple[Any, type[errors.HeadraceError], str]] = [
+    (3, errors.TypeMismatch, "batch 1: a batch has to be a list of samples, got int"),
+    ([], errors.InvalidArgument, "batch 1: a batch needs at least one sample"),
+    ([(IMAGES[0], 0), 7], errors.TypeMismatch, "batch 1: sample 1 has to be a tuple"),
+    (
+        [(IMAGES[0], 0), (IMAGES[0],)],
+        errors.InvalidArgument,
+        "batch 1: sample 1 has 1 values, .* 2 variables: {x}, {y}",
+    ),
+    ([(IMAGES[0, :3], 0)], errors.InvalidArgument, r"batch 1: variable '{x}' takes values of shape \[4\]"),
+    ([(IMAGES[0], 1.7)], errors.InvalidArgument, "batch 1: variable '{y}': sample 0 has 1.7, which int64 cannot hold"),
+    ([(IMAGES[0], "cat")], errors.InvalidArgument, "batch 1: variable '{y}': sample 0 cannot be converted"),
+]
+
+
+@pytest.mark.parametrize("kind", ["py_reader", "loader read by the program", "iterable loader"])
+@pytest.mark.parametrize("by_samples", [False, True], ids=["batches", "samples"])
+def test_what_a_generator_yields_by_mistake_is_told(exe: fluid.Executor, kind: str, by_samples: bool) -> None:
+    """With the batch and the user's variable, behind the name of a py_reader; and the next pass is as it should be."""
+    if kind == "py_reader":
+        reader: Any = fluid.layers.py_reader(2, [[-1, 4], [-1, 1]], ["float32", "int64"], name="train")
+        x, y = fluid.layers.read_file(reader)
+        give, give_batches = reader.decorate_paddle_reader, reader.decorate_tensor_provider
+    else:
+        x, y = fluid.layers.data("image", [4]), fluid.layers.data("label", [1], dtype="int64")
+        reader = fluid.io.DataLoader.from_generator([x, y], 2, iterable=kind == "iterable loader")
+        give, give_batches = reader.set_sample_list_generator, reader.set_batch_generator
     exe.run(fluid.default_startup_program())
-    reader.decorate_sample_list_generator(lambda: iter([[(1,), (2, 3)]]))
+
+    def read() -> int:
+        if kind == "iterable loader":
+            return len(list(reader()))
+        reader.start()
+        try:
+            return len(read_all(exe, y))
+        finally:
+            reader.reset()
+
+    first = [(IMAGES[0], 0)] if by_samples else [IMAGES, LABELS]
+    for wrong, error, match in WRONG_SAMPLES if by_samples else WRONG_BATCHES:
+        (give if by_samples else give_batches)(lambda wrong=wrong: iter([first, wrong]))
+        where = "py_reader 'train', " if kind == "py_reader" else ""
+        with pytest.raises(error, match=f"^{where}{match.format(x=x.name, y=y.name)}"):
+            read()
+        give_batches(lambda: iter([[IMAGES, LABELS]] * 3))
+        assert read() == 3
+    title = "py_reader 'train'" if kind == "py_reader" else "the loader of image, label"
+    give(lambda: None)
+    with pytest.raises(errors.TypeMismatch, match=f"^{title} takes .* has returned None; is a yield missing"):
+        read()
+    with pytest.raises(errors.TypeMismatch, match=f"^{title} takes a function that returns an iterable, got list"):
+        give([first])
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (2, 3)], ids=["no rows", "columns"])
+def test_an_operators_error_tells_what_was_read(exe: fluid.Executor, shape: tuple[int, int]) -> None:
+    reader, x = number_reader(name="train")
+    loss = fluid.layers.mean(fluid.layers.relu(fluid.layers.fc(x, 1)))
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: iter([[np.zeros(shape, np.float32)]]))
     reader.start()
-    with pytest.raises(ValueError, match="2 values"):
-        exe.run(fetch_list=[out])
+    told = f"'{x.name}' is declared as float32 [-1, 1], but was given as float32 {list(shape)}, value 0 of 'train'"
+    with pytest.raises(errors.InvalidArgument, match=re.escape(told)):
+        exe.run(fetch_list=[loss])
+    reader.reset()
 
 
 @pytest.mark.parametrize("by_samples", [False, True])
