@@ -133,7 +133,7 @@ def save_curve(path: str, losses: list[float], accuracies: list[float], steps_pe
     right.plot(np.arange(1, len(accuracies) + 1), accuracies, color="tab:orange", label="held-out accuracy")
     right.axhline(0.985, color="tab:orange", linestyle=":", linewidth=0.8)
     right.set(ylabel="accuracy", ylim=(0.8, 1.0))
-    figure.legend(loc="center right", bbox_to_anchor=(0.88, 0.5))
+    figure.legend(loc="lower left", bbox_to_anchor=(0.12, 0.15))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -92,6 +93,22 @@ def test_the_chart_shows_the_pages_figures(site: Any) -> None:
     assert re.findall(r'width:([\d.]+)%"></i>(\d+)', chart) == [("20.0", "2"), ("80.0", "8")]
     with pytest.raises(ValueError, match="no table"):
         site.figures.chart("# A guide without figures")
+
+
+def test_a_timeline_is_drawn_from_a_trace(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.pictures, "PICTURES", tmp_path)
+    site.pictures.timeline()
+    drawn = ElementTree.parse(tmp_path / "timeline.svg").getroot()
+    spans = [span.get("class") for span in drawn.iter("{http://www.w3.org/2000/svg}rect")]
+    assert {"page", "sample", "slow", "use"} <= set(spans)
+    assert spans.count("sample") > 16
+
+
+def test_each_picture_is_shown(site: Any) -> None:
+    shown = {
+        name for page in site.build.DOCS.glob("*.md") for name in re.findall(r"\(pictures/(.+?)\)", page.read_text())
+    }
+    assert shown == {path.name for path in site.pictures.PICTURES.iterdir()}
 
 
 def test_operators_are_described_as_the_registry_declares_them(site: Any) -> None:
