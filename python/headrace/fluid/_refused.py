@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import sys
+from typing import Any
+
 __all__ = ["REFUSED", "refusal"]
 
 _OPERATOR = "there is no such operator; add one with fluid.load_op_library, or compute it in Python with layers.py_func"
@@ -12,27 +16,42 @@ _FEEDING = "feed programs with layers.py_reader or io.DataLoader, with a headrac
 _QUANTISED = (
     "programs cannot be quantised or pruned here: do that elsewhere, and load the result with io.load_inference_model"
 )
+_PROGRAMS = "layers are added to a program, which an Executor runs"
 _HDFS = "copy files with the tools of HDFS"
 
 #: Module → name → what to do.
 REFUSED: dict[str, dict[str, str]] = {
     "fluid": {
+        "AsyncExecutor": _FEEDING,
         "DataFeedDesc": _FEEDING,
         "DatasetFactory": _FEEDING,
         "DistributeTranspiler": _ONE_MACHINE,
         "DistributeTranspilerConfig": _ONE_MACHINE,
         "dataset": _FEEDING,
         "distributed": _ONE_MACHINE,
-        "dygraph": "layers are added to a program, which an Executor runs",
+        "disable_dygraph": _PROGRAMS,
+        "dygraph": _PROGRAMS,
+        "dygraph_grad_clip": _PROGRAMS,
+        "enable_dygraph": _PROGRAMS,
         "incubate": _ONE_MACHINE,
+        "load_dygraph": "load arrays with io.load_program_state or numpy.load",
+        "save_dygraph": "save what persists in a program with fluid.save",
     },
     "transpiler": {
         "DistributeTranspiler": _ONE_MACHINE,
         "DistributeTranspilerConfig": _ONE_MACHINE,
         "HashName": _ONE_MACHINE,
         "RoundRobin": _ONE_MACHINE,
+        "collective": _ONE_MACHINE,
+        "details": _ONE_MACHINE,
+        "distribute_transpiler": _ONE_MACHINE,
+        "ps_dispatcher": _ONE_MACHINE,
     },
     "layers": {
+        "ListenAndServ": _ONE_MACHINE,
+        "Recv": _ONE_MACHINE,
+        "Send": _ONE_MACHINE,
+        "collective": _ONE_MACHINE,
         "filter_by_instag": _OPERATOR,
         "lstm": "it needs cuDNN in Fluid, too: use layers.rnn, contrib.layers.basic_lstm or layers.dynamic_lstm",
     },
@@ -68,3 +87,20 @@ def refusal(module: str, part: str, name: str) -> AttributeError:
     if name in REFUSED[part]:
         return AttributeError(f"{module} has no {name}: {REFUSED[part][name]}")
     return AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+class _Importing(importlib.abc.MetaPathFinder):
+    """Has ``import headrace.fluid.dygraph``, and ``from`` it, say the same: for these, Python drops the message of an
+    AttributeError.
+    """
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        package, _, name = fullname.rpartition(".")
+        module = getattr(sys.modules.get(package), "__name__", "")  # programs know headrace.fluid as paddle.fluid, too
+        part = module.rpartition(".")[2]
+        if module in ("headrace.fluid", f"headrace.fluid.{part}") and name in REFUSED.get(part, {}):
+            # Without its name, with which Python would take it for an attribute that is no module.
+            raise ModuleNotFoundError(str(refusal(module, part, name)))
+
+
+sys.meta_path.append(_Importing())  # the last one: it is asked only for what does not exist

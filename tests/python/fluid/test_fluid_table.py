@@ -71,6 +71,21 @@ def test_a_name_that_is_refused_says_what_to_do(name: str) -> None:
         getattr(found, last)
 
 
+def test_importing_what_is_refused_says_what_to_do() -> None:
+    for part in ("fluid", "layers", "contrib", "transpiler"):
+        package = "headrace.fluid" if part == "fluid" else f"headrace.fluid.{part}"
+        for name in REFUSED[part]:
+            for statement in (f"import {package}.{name}", f"from {package} import {name}"):
+                with pytest.raises(ImportError, match=rf"^{package} has no {name}: \w+ .{{10}}"):
+                    exec(statement, {})
+    with pytest.raises(ImportError, match=r"headrace\.fluid has no dygraph: layers are added to a program"):
+        exec("from headrace.fluid.dygraph.nn import Conv2D", {})
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec("from headrace.fluid import nonsense", {})
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'headrace\.fluid\.nonsense'"):
+        exec("import headrace.fluid.nonsense", {})
+
+
 def test_what_is_refused_is_not_there() -> None:
     for part, names in REFUSED.items():
         found = fluid if part == "fluid" else getattr(fluid, part)
