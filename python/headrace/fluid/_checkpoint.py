@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.executor import Executor, check_executor, global_scope
-from headrace.fluid.framework import Program, Variable, default_main_program
+from headrace.fluid.framework import Program, Variable
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -42,7 +43,7 @@ class Loader(Protocol):
 def save_checkpoint(
     executor: Executor,
     checkpoint_dir: str | os.PathLike[str],
-    main_program: Program | None = None,
+    main_program: AnyProgram | None = None,
     loaders: Mapping[str, Loader] | None = None,
     extra: Any = None,
     max_num_checkpoints: int = 3,
@@ -87,7 +88,7 @@ def save_checkpoint(
         raise errors.InvalidArgument(
             f"save_checkpoint: max_num_checkpoints has to be a positive number, got {max_num_checkpoints!r}"
         )
-    program = default_main_program() if main_program is None else main_program
+    program = program_of(main_program)
     variables = _persistables(program)
     tensors = _values(variables, global_scope() if scope is None else scope)
     try:
@@ -128,7 +129,7 @@ def save_checkpoint(
 def load_checkpoint(
     executor: Executor,
     checkpoint_dir: str | os.PathLike[str],
-    main_program: Program | None = None,
+    main_program: AnyProgram | None = None,
     loaders: Mapping[str, Loader] | None = None,
     serial: int | None = None,
     scope: Scope | None = None,
@@ -158,7 +159,7 @@ def load_checkpoint(
         return None
     if not os.path.isdir(root):
         raise errors.InvalidArgument(f"load_checkpoint: {root} is not a folder")
-    program = default_main_program() if main_program is None else main_program
+    program = program_of(main_program)
     variables = _persistables(program)
     with core.FileSetLock(root):
         serials = _serials(root)
@@ -185,8 +186,6 @@ def load_checkpoint(
 
 
 def _persistables(program: Program) -> list[Variable]:
-    if not isinstance(program, Program):
-        raise errors.TypeMismatch(f"a Program was expected, got {type(program).__name__}")
     kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
     return [kept[name] for name in sorted(kept)]
 

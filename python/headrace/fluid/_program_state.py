@@ -18,9 +18,10 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import LoDTensor, VarType
 from headrace.fluid.executor import Executor, global_scope
-from headrace.fluid.framework import Parameter, Program, Variable
+from headrace.fluid.framework import Parameter, Variable
 
 __all__ = ["load", "load_program_state", "save", "set_program_state"]
 
@@ -49,11 +50,11 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _persistables(program: Program) -> tuple[list[Variable], list[Variable]]:
+def _persistables(program: AnyProgram) -> tuple[list[Variable], list[Variable]]:
     """The parameters of a program, and what else persists."""
-    if not isinstance(program, Program):
-        raise errors.TypeMismatch(f"a Program was expected, got {type(program).__name__}")
-    kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
+    kept = {
+        var.name: var for var in program_of(program).list_vars() if var.persistable and var.type == VarType.LOD_TENSOR
+    }
     parameters: list[Variable] = [var for var in kept.values() if isinstance(var, Parameter)]
     return parameters, [var for var in kept.values() if not isinstance(var, Parameter)]
 
@@ -77,7 +78,7 @@ def _pickled(variables: Iterable[Variable]) -> bytes:
     return pickle.dumps(arrays, protocol=2)
 
 
-def save(program: Program, model_path: str | os.PathLike[str]) -> None:
+def save(program: AnyProgram, model_path: str | os.PathLike[str]) -> None:
     """Saves parameters and all else that persists, from the global scope, and the program, as three files: see the
     module. They are replaced together.
 
@@ -95,7 +96,7 @@ def save(program: Program, model_path: str | os.PathLike[str]) -> None:
         {
             base + _PARAMETERS: _pickled(parameters),
             base + _OTHERS: _pickled(others),
-            base + _MODEL: program.serialize_to_string(),
+            base + _MODEL: program_of(program).serialize_to_string(),
         },
     )
 
@@ -157,7 +158,7 @@ def load_program_state(
     return {var.name: state[var.name] for var in var_list}
 
 
-def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+def set_program_state(program: AnyProgram, state_dict: Mapping[str, Any]) -> None:
     """Gives those variables of a program that persist the values that ``state_dict`` has of them, in the global scope;
     all, or on an error none. Warns of values for which the program has no variable.
 
@@ -173,7 +174,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
 
 
 def load(
-    program: Program,
+    program: AnyProgram,
     model_path: str | os.PathLike[str],
     executor: Executor | None = None,
     var_list: Sequence[Variable] | None = None,

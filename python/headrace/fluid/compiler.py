@@ -14,9 +14,18 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid.core import CPUPlace, LoDTensor
-from headrace.fluid.framework import Program
+from headrace.fluid.framework import Program, default_main_program
 
-__all__ = ["BuildStrategy", "CompiledProgram", "ExecutionStrategy", "memory_optimize", "merge_feeds", "release_memory"]
+__all__ = [
+    "AnyProgram",
+    "BuildStrategy",
+    "CompiledProgram",
+    "ExecutionStrategy",
+    "memory_optimize",
+    "merge_feeds",
+    "program_of",
+    "release_memory",
+]
 
 Feed = Union[Mapping[str, Any], Sequence[Mapping[str, Any]], None]
 
@@ -164,6 +173,21 @@ class CompiledProgram:
     def with_inference_optimize(self, config: Any) -> CompiledProgram:
         """Fluid's; makes no difference: a program without gradients has no use for their memory here."""
         return self
+
+
+#: What a program may be given as.
+AnyProgram = Union[Program, CompiledProgram]
+
+
+def program_of(given: AnyProgram | None) -> Program:
+    """``given``, the program that it was compiled from, or the main program if there is none. TypeMismatch if it is
+    something else.
+    """
+    program = default_main_program() if given is None else given
+    program = program.program if isinstance(program, CompiledProgram) else program
+    if not isinstance(program, Program):
+        raise errors.TypeMismatch(f"expected a Program or CompiledProgram, got {type(program).__name__}")
+    return program
 
 
 def memory_optimize(

@@ -13,7 +13,7 @@ import numpy as np
 from headrace import errors
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
-from headrace.fluid.compiler import CompiledProgram, Feed, merge_feeds
+from headrace.fluid.compiler import AnyProgram, CompiledProgram, Feed, merge_feeds
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
 from headrace.fluid.framework import Program, Variable, default_main_program
 
@@ -136,7 +136,7 @@ class Executor:
 
     def run(
         self,
-        program: Program | CompiledProgram | None = None,
+        program: AnyProgram | None = None,
         feed: Feed = None,
         fetch_list: FetchList = None,
         feed_var_name: str = "feed",

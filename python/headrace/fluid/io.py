@@ -22,10 +22,10 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
-from headrace.fluid.compiler import CompiledProgram
+from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.executor import Executor, _fetch_var, check_executor, global_scope
-from headrace.fluid.framework import Parameter, Program, Variable, default_main_program
+from headrace.fluid.framework import Parameter, Program, Variable
 from headrace.fluid.reader import DataLoader, PyReader
 from headrace.reader import (
     ComposeNotAligned,
@@ -91,21 +91,10 @@ def is_persistable(var: Variable) -> bool:
     return var.persistable and var.type == VarType.LOD_TENSOR
 
 
-def _program_of(given: Program | CompiledProgram | None) -> Program:
-    """``given``, the program that it was compiled from, or the main program if there is none. TypeMismatch if it is
-    something else.
-    """
-    program = default_main_program() if given is None else given
-    program = program.program if isinstance(program, CompiledProgram) else program
-    if not isinstance(program, Program):
-        raise errors.TypeMismatch(f"expected a Program or CompiledProgram, got {type(program).__name__}")
-    return program
-
-
 def _select(
-    program: Program | CompiledProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
+    program: AnyProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
-    program = _program_of(program)
+    program = program_of(program)
     if vars is not None:
         block = program.global_block()
         return [block.var(item) if isinstance(item, str) else item for item in vars]
@@ -120,11 +109,9 @@ def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
     return np.array(_fetch_var(para))
 
 
-def get_parameter_value_by_name(
-    name: str, executor: Executor, program: Program | CompiledProgram | None = None
-) -> np.ndarray:
+def get_parameter_value_by_name(name: str, executor: Executor, program: AnyProgram | None = None) -> np.ndarray:
     """``get_parameter_value`` of the parameter of that name, of the main program unless another is given."""
-    program = _program_of(program)
+    program = program_of(program)
     return get_parameter_value(program.global_block().var(name), executor)  # type: ignore[arg-type]
 
 
@@ -149,7 +136,7 @@ def _files_of(values: dict[str, LoDTensor], filename: str | None) -> dict[str, l
 def save_vars(
     executor: Executor,
     dirname: str,
-    main_program: Program | CompiledProgram | None = None,
+    main_program: AnyProgram | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
@@ -185,7 +172,7 @@ def _split(dirname: str, filename: str | None) -> tuple[str, str | None]:
 def load_vars(
     executor: Executor,
     dirname: str,
-    main_program: Program | CompiledProgram | None = None,
+    main_program: AnyProgram | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Predicate | None = None,
     filename: str | None = None,
@@ -307,21 +294,21 @@ def _read_one(path: str, names: Sequence[str], earlier: dict[str, str]) -> dict[
 
 
 def save_params(
-    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: AnyProgram | None = None, filename: str | None = None
 ) -> None:
     """Saves the parameters of ``main_program``; see save_vars."""
     save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def load_params(
-    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: AnyProgram | None = None, filename: str | None = None
 ) -> None:
     """Loads the files of save_params; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def save_persistables(
-    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: AnyProgram | None = None, filename: str | None = None
 ) -> None:
     """Saves the persistable tensors of ``main_program``, including the optimizer's, so that training can continue; see
     save_vars.
@@ -330,7 +317,7 @@ def save_persistables(
 
 
 def load_persistables(
-    executor: Executor, dirname: str, main_program: Program | CompiledProgram | None = None, filename: str | None = None
+    executor: Executor, dirname: str, main_program: AnyProgram | None = None, filename: str | None = None
 ) -> None:
     """Loads the files of save_persistables; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
@@ -341,7 +328,7 @@ def save_inference_model(
     feeded_var_names: Sequence[str],
     target_vars: Variable | Sequence[Variable],
     executor: Executor,
-    main_program: Program | CompiledProgram | None = None,
+    main_program: AnyProgram | None = None,
     model_filename: str | None = None,
     params_filename: str | None = None,
     export_for_deployment: bool = True,
@@ -374,7 +361,7 @@ def save_inference_model(
         if not isinstance(target, Variable):
             raise errors.TypeMismatch(f"target_vars takes Variables, got {target!r}")
     names = [target.name for target in targets]
-    program = _program_of(main_program)
+    program = program_of(main_program)
     if not export_for_deployment:
         _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename)
         return names

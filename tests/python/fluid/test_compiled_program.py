@@ -47,6 +47,19 @@ def test_a_compiled_program_is_saved_as_the_program_that_it_was_made_from(exe: f
         fluid.global_scope().find_var("w").get_tensor().set(np.zeros((3, 2), np.float32))
         fluid.io.load_persistables(exe, str(tmp_path / "all"), compiled)
         np.testing.assert_array_equal(weights(), expected)
+        for save, load in (
+            (lambda p: fluid.save(p, tmp_path / "state"), lambda p: fluid.load(p, tmp_path / "state")),
+            (
+                lambda p: fluid.io.save_checkpoint(exe, tmp_path / "checkpoints", p),
+                lambda p: fluid.io.load_checkpoint(exe, tmp_path / "checkpoints", p),
+            ),
+        ):
+            save(compiled)
+            fluid.global_scope().find_var("w").get_tensor().set(np.zeros((3, 2), np.float32))
+            load(compiled)
+            np.testing.assert_array_equal(weights(), expected)
+            with pytest.raises(errors.TypeMismatch, match="expected a Program or CompiledProgram, got str"):
+                save("main")
         with pytest.raises(errors.TypeMismatch, match="expected a Program or CompiledProgram, got str"):
             fluid.io.save_params(exe, str(tmp_path / "all"), "main")  # type: ignore[arg-type]
     with fluid.scope_guard(fluid.Scope()):

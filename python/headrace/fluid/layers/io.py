@@ -267,7 +267,7 @@ def open_recordio_file(
     """A reader of the batches in a RecordIO file; see ``recordio_writer``. One chunk of it is in memory at a time.
 
     A damaged chunk raises a DataLoss, when it is read, that names the file and the record; the next run continues after
-    it.
+    it. Through a ``double_buffer`` it is raised until the reader is reset.
 
     Args:
         shapes: of the tensors of a record; -1 fits anything. Records may differ from the declaration, in dtypes and
