@@ -55,8 +55,8 @@ class Config:
         compression: "auto": on a server, compress each array that becomes clearly smaller, with zstd (or zlib, if
             zstandard is not installed); in a folder, do not compress. "none", "zlib", "zstd" or "lz4" (needs lz4): use
             this for every array.
-        directory: the parent folder of a local store, which is called ``<dbname>.wirehead``. Default:
-            ``$XDG_CACHE_HOME/headrace/wirehead``.
+        directory: the parent folder of a local store, which is called ``<dbname>.wirehead``: an absolute path, made so
+            from the working directory at the time of :meth:`load`. Default: ``$XDG_CACHE_HOME/headrace/wirehead``.
         timeout: seconds to keep trying while the server does not answer.
         lease: seconds after which a process that has stopped renewing its lease is considered dead.
         source: the file that it was read from, for messages; no key.
@@ -114,7 +114,7 @@ class Config:
             elif value is not None:
                 problem, checked = _check(str(key), value)
                 if problem:
-                    got = "" if field.name == "mongohost" else f", got {reprlib.repr(value)}"  # it may hold a password
+                    got = "" if field.name == "mongohost" else f", got {_shown(value)}"  # it may hold a password
                     problems.append(f"{key} must be {problem}{got}")
                 values[field.name] = checked
         for key, field in KEYS.items():
@@ -139,11 +139,20 @@ class Config:
 
     @property
     def local_directory(self) -> Path:
-        """The folder of a local store, which holds nothing else."""
+        """The folder of a local store, which holds nothing else.
+
+        Raises:
+            ConfigError: the default is meant, and this user has no home folder.
+        """
         name = f"{self.dbname}.wirehead"
         if self.directory is not None:
-            return Path(self.directory).expanduser() / name
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            return Path(self.directory) / name
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        if not os.path.isabs(cache):  # then it does not count, by its specification
+            try:
+                cache = str(Path.home() / ".cache")
+            except RuntimeError:
+                raise ConfigError(f"{self.source}: this user has no home folder: set DIRECTORY") from None
         return Path(cache) / "headrace" / "wirehead" / name
 
     @property
@@ -151,7 +160,8 @@ class Config:
         """The store in words, without credentials."""
         if self.mongohost is None:
             return str(self.local_directory)
-        host = re.sub(r"^(mongodb(?:\+srv)?://)?(?:[^@/]*@)?", "", self.mongohost).split("?")[0].rstrip("/")
+        # Up to the last @: a password may hold what should have been escaped.
+        host = re.sub(r"^(mongodb(?:\+srv)?://)?(?:.*@)?", "", self.mongohost).split("?")[0].rstrip("/")
         host, slash, database = host.partition("/")
         has_port = re.search(r":\d+$", host) or "," in host or self.mongohost.startswith("mongodb+srv")
         return (host if has_port else f"{host}:{self.port}") + slash + database
@@ -168,20 +178,21 @@ KEYS = {field.name.upper(): field for field in dataclasses.fields(Config) if fie
 def _read(path: Path) -> Mapping[Any, Any]:
     """The keys and values of a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read as a configuration: {error.strerror}; name a file that you may read"
-        ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}: save it as UTF-8"
         ) from None
+    except (OSError, ValueError) as error:  # a path with a null character
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{path} cannot be read as a configuration: {reason}; name a file that you may read"
+        ) from None
     keys = _parse_json(text, path) if path.suffix == ".json" else _parse_yaml(text, path)
     if not isinstance(keys, Mapping):
-        found = "nothing" if keys is None else reprlib.repr(keys)
+        found = "nothing" if keys is None else _shown(keys)
         raise ConfigError(f"{path} must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds {found}")
     return keys
 
@@ -243,6 +254,8 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
         is_one = isinstance(value, str) and value in COMPRESSIONS
         return ("" if is_one else f"one of {', '.join(COMPRESSIONS)}"), value
     what = _TEXTS[key]
+    if key == "DIRECTORY" and isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if not isinstance(value, str):
         is_scalar = isinstance(value, (int, float, datetime.date))  # as YAML reads 1, true, 2026-11-25
         return ("text in quotes" if is_scalar else what), value
@@ -250,12 +263,25 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
     if key == "MONGOHOST":
         if "@" in value and not value.startswith(("mongodb://", "mongodb+srv://")):
             return "mongodb://user@host if it names a user (the password comes from WIREHEAD_PASSWORD)", value
-        is_wrong |= " " in value
+        is_wrong = is_wrong or " " in value
+    elif key == "DIRECTORY":
+        if not is_wrong and (expanded := os.path.expanduser(value)).startswith("~"):
+            return "a folder's path, with ~ only for users that have a home folder", value
+        # The program may change its working directory.
+        value = value if is_wrong else os.path.abspath(expanded)
     elif key == "DBNAME":
-        is_wrong |= bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
-    elif key != "DIRECTORY":  # a prefix of collections
-        is_wrong |= "$" in value or value.startswith("system.") or len(value.encode()) > _LONGEST_NAME
+        is_wrong = is_wrong or bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
+    else:  # a prefix of collections
+        is_wrong = is_wrong or "$" in value or value.startswith("system.") or len(value.encode()) > _LONGEST_NAME
     return (what if is_wrong else ""), value
+
+
+def _shown(value: Any) -> str:
+    """A value in a message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes down no integers of more than 4300 digits
+        return "a number of thousands of digits"
 
 
 def _plain(number: float) -> str:

@@ -46,7 +46,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "SWAP_CAP": [(value, WHOLE) for value in ("3", 0, -1, True, 1.5, float("nan"), 10**10, 10**400)],
     "PORT": [(value, f"{WHOLE} 65535") for value in ("27017", 0, 65536, True, 1.5)],
     "DBNAME": [
-        *((value, A_DATABASE) for value in ("", " ", "a b", "x/y", "x.y", "x$", "x\n", "x\0", "x" * 64, "ü" * 32)),
+        *(
+            (value, A_DATABASE)
+            for value in ("", " ", "a b", "x/y", "x.y", "x$", "x\n", "x\0", "x" * 64, "ü" * 32, "\ud800")
+        ),
         *((value, "must be text in quotes, got") for value in (12, True, 1.5, datetime.date(2026, 11, 25))),
     ],
     "MONGOHOST": [
@@ -59,7 +62,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         (["a", "a"], "must be a list of different names, got ['a', 'a']"),
     ],
     **{
-        name: [*((value, A_NAME) for value in ("", "a$", "system.x", "a\0", "x" * 64)), (1, "must be text in quotes")]
+        name: [
+            *((value, A_NAME) for value in ("", "a$", "system.x", "a\0", "x" * 64, "\ud800")),
+            (1, "must be text in quotes"),
+        ]
         for name in NAMES
     },
     "CHUNKSIZE": [
@@ -69,7 +75,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "COMPRESSION": [
         (value, "must be one of auto, none, zlib, zstd, lz4, got") for value in ("gzip", "", False, 9, "AUTO")
     ],
-    "DIRECTORY": [*((value, "must be a folder's path") for value in ("", "a\0b")), (1, "must be text in quotes")],
+    "DIRECTORY": [
+        *((value, "must be a folder's path") for value in ("", "a\0b", "~\0", "~no-such-user/x", "\ud800")),
+        (1, "must be text in quotes"),
+    ],
     **{
         name: [
             (value, "must be a number of seconds from 0.") for value in ("30", 0, -1, float("inf"), float("nan"), True)
@@ -105,6 +114,11 @@ def test_a_wrong_value_is_named_with_what_to_write_instead(key: str, value: Any,
 def test_no_key_is_a_mapping_or_the_like(key: str, value: Any) -> None:
     said = config_error({"SWAP_CAP": 3, "DBNAME": "x", key: value})
     assert said.startswith(f"the configuration: {key} must be ")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_number_that_python_does_not_write_down_is_refused(key: str) -> None:
+    assert config_error({"SWAP_CAP": 3, "DBNAME": "x", key: 10**5000}).startswith(f"the configuration: {key} must be ")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -159,6 +173,44 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str, tex
         assert config_error(source).startswith(f"{path} {message}")
 
 
+def test_a_path_with_a_null_character_is_named() -> None:
+    assert "cannot be read as a configuration: embedded null" in config_error("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("c.yaml", "DBNAME: x\nSWAP_CAP: 2"), ("c.json", '{"DBNAME": "x", "SWAP_CAP": 2}')]
+)
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8-sig")
+    assert Config.load(path).swap_cap == 2
+
+
+def test_a_directory_stays_where_it_was_when_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[str, Any] = {"SWAP_CAP": 1, "DBNAME": "x"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    configs = [Config.load({**keys, "DIRECTORY": where}) for where in ("here", Path("here"), "~/here")]
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("HOME", "/elsewhere")
+    here, home = tmp_path / "here" / "x.wirehead", tmp_path / "home" / "here" / "x.wirehead"
+    assert [config.local_directory for config in configs] == [here, here, home]
+
+
+def test_the_default_directory_is_below_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.load({"SWAP_CAP": 1, "DBNAME": "x"})
+    monkeypatch.setenv("HOME", "/home/me")
+    for cache in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert str(config.local_directory) == "/home/me/.cache/headrace/wirehead/x.wirehead"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert str(config.local_directory) == "/cache/headrace/wirehead/x.wirehead"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: Path("~no-such-user").expanduser())
+    with pytest.raises(ConfigError, match="the configuration: this user has no home folder: set DIRECTORY"):
+        print(config.local_directory)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no configuration file .*none\.yaml"):
         WireheadManager(tmp_path / "none.yaml")
@@ -173,6 +225,9 @@ def test_a_location_has_no_credentials() -> None:
         {"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": "mongodb://me:secret@db.example:27018/?tls=true&w=1"}
     )
     assert config.location == "db.example:27018"
+    for secret in ("s@fish", "s/fish", "s?fish", "s:fish@"):
+        keys = {"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": f"mongodb://me:{secret}@db.example/"}
+        assert Config.load(keys).location == "db.example:27017"
 
 
 @pytest.mark.parametrize(
