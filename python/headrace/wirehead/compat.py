@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
+from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
 from headrace.wirehead._format.sample import Array, Kind, as_tensor
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
@@ -181,7 +182,8 @@ class WireheadGenerator(_Generator):
             keeper = self._open.enter_context(contextlib.closing(Keeper(cache)))
             self._open.enter_context(keeping(keeper, self._stop))
             self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
-            atexit.register(self.close)
+            start_closing()
+            atexit.register(self._close_at_exit)
         stored = self._writer.put(sample)
         if stored is not None:
             self.stored += 1
@@ -191,8 +193,11 @@ class WireheadGenerator(_Generator):
     def close(self) -> None:
         """Stops the thread that :meth:`cycle` has started."""
         self._writer = None
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         self._open.close()
+
+    def _close_at_exit(self) -> None:
+        close_later(self.close)  # the server may be gone
 
 
 @dataclasses.dataclass

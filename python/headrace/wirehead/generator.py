@@ -63,7 +63,7 @@ class WireheadGenerator:
     def run(self, verbose: bool = False) -> int:
         """Generates and stores; returns how many samples were stored.
 
-        In the main thread, SIGTERM and SIGINT stop it after the current sample.
+        In the main thread, SIGTERM and SIGINT stop it after the current sample; a second one terminates the process.
 
         Args:
             verbose: log each sample.
@@ -76,15 +76,15 @@ class WireheadGenerator:
         with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
             cache = stack.enter_context(contextlib.closing(Cache(self.config)))
             leases = stack.enter_context(contextlib.ExitStack())
-            writer = leases.enter_context(contextlib.closing(Writer(cache, self._stop)))
-            keeper = leases.enter_context(contextlib.closing(Keeper(cache)))
+            writer, keeper = Writer(cache, self._stop), Keeper(cache)
+            leases.callback(_end_leases, keeper, writer)
             try:
                 with keeping(keeper, self._stop):
                     self._put_all(writer, verbose)
                 if not self._stop.is_set():
                     writer.close()  # or the swaps would wait for its lease
                     self._finish(cache, keeper)
-            except StoreUnreachableError:
+            except (StoreUnreachableError, SystemExit):
                 leases.pop_all()  # no other process needs to know that they end
                 writer.abandon()
                 raise
@@ -123,10 +123,19 @@ class WireheadGenerator:
                 time.sleep(0.01)
 
 
+def _end_leases(keeper: Keeper, writer: Writer) -> None:
+    """If the store does not answer, or a second signal comes, they expire."""
+    try:
+        keeper.close()
+        writer.close()
+    finally:
+        writer.abandon()
+
+
 @contextlib.contextmanager
 def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
     """A thread manages the cache within this context. If it fails, it sets ``stop_all``, and the error is raised on
-    exit.
+    exit. A second signal does not wait for it: the store may not answer.
     """
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -142,9 +151,15 @@ def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
     thread.start()
     try:
         yield
-    finally:
+    except SystemExit:
+        stop.set()
+        raise
+    except BaseException:
         stop.set()
         thread.join()
+        raise
+    stop.set()
+    thread.join()
     if errors:
         raise errors[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -33,7 +34,7 @@ class WireheadManager:
         self._stop = threading.Event()
 
     def run_manager(self, swaps: int | None = None) -> None:
-        """Runs until the process is asked to stop (SIGTERM, SIGINT, :meth:`stop`).
+        """Runs until the process is asked to stop (SIGTERM, SIGINT, :meth:`stop`); a second signal terminates it.
 
         Args:
             swaps: return after this many swaps, no matter which process did them.
@@ -46,14 +47,13 @@ class WireheadManager:
         with ending_on_signals(self._stop):
             cache = Cache(self.config)
             keeper = Keeper(cache)
-            try:
-                self._run(cache, keeper, swaps)
-            finally:
+            with contextlib.closing(cache), contextlib.ExitStack() as leases:
+                leases.callback(_end_lease, keeper)
                 try:
-                    keeper.close()
-                except StoreError as error:
-                    log.error("%s", error)
-                cache.close()
+                    self._run(cache, keeper, swaps)
+                except SystemExit:  # a second signal: the store may not answer
+                    leases.pop_all()
+                    raise
 
     def stop(self) -> None:
         """Makes :meth:`run_manager` return; from any thread."""
@@ -97,6 +97,13 @@ class WireheadManager:
                 swap.deleted,
                 swap.generation,
             )
+
+
+def _end_lease(keeper: Keeper) -> None:
+    try:
+        keeper.close()
+    except StoreError as error:
+        log.error("%s", error)
 
 
 def log_to_stdout() -> None:

@@ -79,7 +79,7 @@ def test_a_process_that_ends_leaves_no_lease(filled: dict[str, Any], last: str, 
     assert readers(filled) == 0
 
 
-LAST = """
+READS = """
 import sys, threading, yaml
 from headrace.wirehead import MongoTupleheadDataset
 dataset = MongoTupleheadDataset(yaml.safe_load(sys.argv[1]), to="numpy")
@@ -87,31 +87,42 @@ dataset[0]
 def read():
     while True:
         dataset._reader.read(1, 0)
-print("reads", flush=True)
+print("begins", flush=True)
 sys.stdin.readline()
 {last}
 sys.stdin.readline()
 """
+STORES = """
+import itertools, sys, yaml
+from headrace.wirehead.compat import WireheadGenerator
+generator = WireheadGenerator(((i, i) for i in itertools.count()), yaml.safe_load(sys.argv[1]))
+generator.cycle()
+print("begins", flush=True)
+sys.stdin.readline()
+sys.stdin.readline()
+"""
 
 
-@pytest.mark.parametrize("last", ["", "threading.Thread(target=read, daemon=True).start()"])
+@pytest.mark.parametrize(
+    "text", [READS.format(last=""), READS.format(last="threading.Thread(target=read, daemon=True).start()"), STORES]
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_ends_while_the_server_does_not_answer(
-    number: signal.Signals, last: str, own_server: Server, tmp_path: Path
+    number: signal.Signals, text: str, own_server: Server, tmp_path: Path
 ) -> None:
     config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600}
     WireheadGenerator(
         iter([(np.random.default_rng(0).integers(0, 256, 3 << 20, np.uint8), 2)]), config
     ).run()  # in several chunks
     program = tmp_path / "program.py"
-    program.write_text(LAST.format(last=last))
+    program.write_text(text)
     process = subprocess.Popen(
         [sys.executable, str(program), yaml.safe_dump(config)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == "reads\n"
+        assert process.stdout.readline() == "begins\n"
         process.stdin.write("\n")
         process.stdin.flush()
         assert own_server._process is not None
@@ -120,6 +131,53 @@ def test_a_process_ends_while_the_server_does_not_answer(
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.wait(60) == 0  # two seconds, on an idle machine
+    finally:
+        process.kill()
+        process.communicate()
+        own_server.stop()
+
+
+GENERATES = """
+import itertools, sys, time, yaml
+from headrace.wirehead import WireheadGenerator
+def samples():
+    for i in itertools.count():
+        if i == 3:
+            print("begins", flush=True)
+        yield i, i
+        time.sleep(0.01)
+WireheadGenerator(samples(), yaml.safe_load(sys.argv[1])).run()
+"""
+MANAGES = """
+import sys, yaml
+from headrace.wirehead import WireheadManager
+print("begins", flush=True)
+WireheadManager(yaml.safe_load(sys.argv[1])).run_manager()
+"""
+
+
+@pytest.mark.parametrize("text", [GENERATES, MANAGES])
+def test_a_second_signal_ends_a_process_although_the_server_does_not_answer(
+    text: str, own_server: Server, tmp_path: Path
+) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600}
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    process = subprocess.Popen(
+        [sys.executable, str(program), yaml.safe_dump(config)], text=True, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        if text == MANAGES:
+            assert process.stdout.readline().startswith("Manager: manages")
+        assert own_server._process is not None
+        own_server._process.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)  # it has asked for something
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # the handler has run: two signals at once count as one
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
     finally:
         process.kill()
         process.communicate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -99,11 +100,24 @@ def test_a_folder_that_is_no_cache_is_neither_used_nor_cleaned(
     assert sorted(os.listdir(folder)) == ["settings"]
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("/tmp")])
-def test_what_is_no_folder_is_refused(keys: dict[str, Any], folder: Path, make: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.write_text("x"), "is not a folder"),
+        (lambda path: path.symlink_to("/tmp"), "is a symbolic link"),
+        (lambda path: path.symlink_to("/nowhere"), "is a symbolic link"),
+    ],
+)
+def test_what_is_no_folder_is_refused(keys: dict[str, Any], folder: Path, make: Any, message: str) -> None:
     make(folder)
-    with pytest.raises(StoreError, match="is not a folder"):
+    with pytest.raises(StoreError, match=message):
         Cache(keys)
+
+
+def test_the_parent_of_the_folder_may_be_a_symbolic_link(tmp_path: Path, keys: dict[str, Any], folder: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    fill(Cache({**keys, "DIRECTORY": str(tmp_path / "link")}))
+    assert Cache(keys, create=False).current() == 1
 
 
 def test_an_empty_folder_becomes_a_cache(keys: dict[str, Any], folder: Path) -> None:
@@ -196,6 +210,52 @@ def test_what_a_killed_clean_has_left_goes_with_the_next(
     assert [path.name for path in tmp_path.iterdir()] == [f".brains.wirehead.{'0' * 32}"]
 
 
+def test_clean_removes_leftovers_of_its_cache_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
+    ours, theirs, other = (
+        f".{name}.wirehead.{digit * 32}" for name, digit in (("[ab]", "0"), ("a", "1"), ("[ab]", "2"))
+    )
+    fill(Cache(keys))
+    for name in (ours, theirs):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "headrace-wirehead-cache").touch()
+    (tmp_path / other).symlink_to(tmp_path / "brains.wirehead")  # which another user may have made
+    fill(Cache({**keys, "DBNAME": "[ab]"}))
+    assert Cache({**keys, "DBNAME": "[ab]"}).store.clean() == []
+    assert sorted(os.listdir(tmp_path)) == sorted([theirs, other, "brains.wirehead"])
+    assert Cache(keys, create=False).current() == 1
+
+
+def test_a_cache_that_must_not_be_removed_is_an_error(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = Cache(keys)
+    fill(cache)
+    config, unlink = config_file(tmp_path, keys), os.unlink
+
+    def refuse(path: Any, **options: Any) -> None:
+        if str(path).startswith("00-"):
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert main(["clean", "--config", config]) == 1
+    said = capsys.readouterr()
+    assert "brains.wirehead cannot be used: Operation not permitted: use a DIRECTORY" in said.err
+    assert "removed" not in said.out
+    for operation in (lambda: cache.store.drop(1), lambda: cache.store.drop_incarnation(str(cache.incarnation))):
+        with pytest.raises(StoreError, match="Operation not permitted"):
+            operation()
+
+
+def test_a_file_system_without_hard_links_is_refused(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", source)
+
+    monkeypatch.setattr(os, "link", refuse)  # as FAT and exFAT do
+    with pytest.raises(StoreError, match="use a DIRECTORY that you can write to, on a file system that has hard links"):
+        Cache(keys)
+
+
 def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], folder: Path) -> None:
     cache = Cache(keys)
     fill(cache)
@@ -233,9 +293,17 @@ def test_another_users_folder_is_refused(keys: dict[str, Any], folder: Path, mon
             Cache(keys, create=create)
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs"])
-def test_network_file_systems_are_refused(keys: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "lustre", "cifs", "smb3", "wekafs", "fuse.sshfs", "fuse.ceph-fuse", "fuse.mountpoint-s3"]
+)
+def test_network_file_systems_are_refused(
+    tmp_path: Path, keys: dict[str, Any], folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_stores, "_file_system", lambda folder: kind)
+    with pytest.raises(StoreError, match=rf"network file system \({kind}\).*MONGOHOST"):
+        Cache(keys)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setattr(local_stores, "_file_system", lambda path: kind if path == folder else "ext4")
     with pytest.raises(StoreError, match=rf"network file system \({kind}\).*MONGOHOST"):
         Cache(keys)
 

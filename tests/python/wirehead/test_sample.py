@@ -63,6 +63,29 @@ def test_tensors(config: dict[str, Any]) -> None:
     assert MongoTupleheadDataset(config, to="numpy")[0][0].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
+def test_tensors_that_are_views_of_other_numbers(config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    WireheadGenerator([(numbers.conj(), numbers.conj().imag)] * 5, config).run()
+    first, second = MongoTupleheadDataset(config)[0]
+    assert torch.equal(first, torch.tensor([1 - 2j, 3 + 4j]))
+    assert torch.equal(second, torch.tensor([-2.0, 4]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda torch: torch.eye(2).to_sparse(), r"its data is a sparse or nested tensor: yield a dense one"),
+        (lambda torch: torch.eye(2, device="meta"), "its data is a tensor that cannot be .*no data"),
+        (lambda torch: torch.eye(2).to(torch.float8_e4m3fn), "its data is a tensor that cannot be .*Float8_e4m3fn"),
+    ],
+)
+def test_a_tensor_that_numpy_cannot_hold_is_named(make: Any, message: str, config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=f"^sample 1 of this generator cannot be stored: {message}"):
+        WireheadGenerator([(1, 2), (make(torch), 2)], config).run()
+
+
 def test_tensors_of_arrays_in_the_other_byte_order(config: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     WireheadGenerator([(np.arange(4, dtype=">i4"), np.array([0.5, -2], ">f4"))] * 5, config).run()
@@ -102,6 +125,7 @@ HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMP
             TypeError,
             "its data is a list that cannot be converted to an array: .*inhomogeneous",
         ),
+        ((np.ma.array([1, 2], mask=[0, 1]), 0), TypeError, r"its data has masked elements.*: yield its filled\(\)$"),
     ],
 )
 def test_a_sample_of_another_form_is_named(

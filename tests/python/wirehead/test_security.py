@@ -197,3 +197,22 @@ def test_a_configuration_that_does_not_work_shows_no_password(host: str) -> None
     text = "".join(traceback.format_exception(type(caught.value), caught.value, None))
     assert not any(part in text for part in ("s3c", "ret@", "cret"))
     assert "mongodb://user@host" in text
+
+
+def test_a_file_of_keys_that_is_missing_is_named(tmp_path: Path) -> None:
+    host = "mongodb://user:s3cret@host/?tls=true&tlsCAFile=/nowhere"
+    with pytest.raises(ConfigError, match=r"^the configuration: MONGOHOST: .*tlscafile.*not readable"):
+        Cache({"SWAP_CAP": 1, "DBNAME": "test", "MONGOHOST": host, "TIMEOUT": 0.1})
+
+
+def test_a_host_that_the_name_server_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolvers = pytest.importorskip("dns.resolver")
+
+    def resolve(name: str, *arguments: Any, **options: Any) -> None:
+        raise resolvers.NXDOMAIN(qnames=[name])
+
+    monkeypatch.setattr(resolvers, "resolve", resolve)
+    host = "mongodb+srv://user:s3cret@db.example.org/"
+    with pytest.raises(ConfigError, match=r"^the configuration: MONGOHOST: .*DNS.*db\.example\.org") as caught:
+        Cache({"SWAP_CAP": 1, "DBNAME": "test", "MONGOHOST": host, "TIMEOUT": 0.1})
+    assert "s3cret" not in str(caught.value)

@@ -56,7 +56,7 @@ def _run(jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] |
         try:
             job[0](*job[1])
         except Exception as error:
-            log.warning("a dataset could not be closed: %s", error)
+            log.warning("a dataset or generator could not be closed: %s", error)
         del job
 
 

@@ -138,8 +138,8 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
     if len(values) != len(names):
         of = f" of {len(values)}" if isinstance(sample, (tuple, list)) else ""
         raise ValueError(
-            f"it is a {type(sample).__name__}{of}, but SAMPLE is {list(names)}: yield a tuple of {len(names)} arrays, "
-            "or change SAMPLE"
+            f"it is a {type(sample).__name__}{of}, but SAMPLE is {list(names)}: yield "
+            f"{f'a tuple of {len(names)} arrays' if len(names) > 1 else 'one array'}, or change SAMPLE"
         )
     kinds, parts = [], []
     for name, value in zip(names, values):
@@ -154,16 +154,10 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
 def _as_array(value: Any, name: str) -> tuple[Array, bool]:
     """A contiguous array, and whether it was a tensor."""
     torch: Any = sys.modules.get("torch")
-    is_tensor = torch is not None and isinstance(value, torch.Tensor)
-    if is_tensor:
-        value = value.detach().cpu().contiguous()
-        if value.dtype == torch.bfloat16:
-            try:
-                ml_dtypes = importlib.import_module("ml_dtypes")
-            except ImportError:
-                raise TypeError(f"its {name} is a tensor of bfloat16, which needs `pip install ml_dtypes`") from None
-            return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16), True
-        value = value.numpy()
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _tensor_as_array(value, name, torch), True
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError(f"its {name} has masked elements, which would be stored unmasked: yield its filled()")
     try:
         array = np.asarray(value)
         dtype_name(array.dtype)
@@ -171,7 +165,24 @@ def _as_array(value: Any, name: str) -> tuple[Array, bool]:
         raise TypeError(
             f"its {name} is a {type(value).__name__} that cannot be converted to an array: {error}"
         ) from None
-    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), is_tensor
+    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), False
+
+
+def _tensor_as_array(tensor: Any, name: str, torch: Any) -> Array:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise TypeError(f"its {name} is a sparse or nested tensor: yield a dense one, as to_dense() or padding gives")
+    try:
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        is_bfloat16 = tensor.dtype == torch.bfloat16
+        array: Array = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
+        if is_bfloat16:
+            array = array.view(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise TypeError(f"its {name} is a tensor of bfloat16, which needs `pip install ml_dtypes`") from None
+    except (TypeError, RuntimeError) as error:  # of a dtype that NumPy does not have, or without data
+        reason = " ".join(str(error).split())
+        raise TypeError(f"its {name} is a tensor that cannot be converted to an array: {reason}") from error
+    return array
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -33,8 +33,10 @@ _TABLE = re.compile(
 )
 # Of several machines, whose clocks differ and whose caches show each other's files late.
 _NETWORK_FILE_SYSTEMS = re.compile(
-    r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|ceph|beegfs|afs|panfs|fuse\.(?:sshfs|glusterfs|.*s3.*)"
+    r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|ceph|beegfs|fhgfs|afs|panfs|pvfs2|wekafs|ocfs2|gfs2"
+    r"|fuse\.(?:sshfs|gluster.*|ceph.*|juicefs|gcsfuse|rclone|.*s3.*)"
 )
+_FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP))
 
 
 def _reported(method: Method) -> Method:
@@ -114,7 +116,7 @@ class LocalStore:
     def drop_incarnation(self, incarnation: str) -> None:
         for match in self._tables():
             if match[1] == incarnation:
-                shutil.rmtree(self._root / match[0], ignore_errors=True)
+                _remove_table(self._root / match[0])
 
     @_reported
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
@@ -189,7 +191,7 @@ class LocalStore:
     def drop(self, generation: int) -> None:
         for match in self._tables():
             if match[2] == key(generation) and match[1] == self._incarnation:
-                shutil.rmtree(self._root / match[0], ignore_errors=True)
+                _remove_table(self._root / match[0])
 
     def _tables(self) -> list[re.Match[str]]:
         """Of all incarnations: incarnation, and generation if it is a table of samples or chunks."""
@@ -204,8 +206,7 @@ class LocalStore:
     @_reported
     def clean(self) -> list[str]:
         root = self._root
-        asides = root.parent.glob(f".{root.name}.{'[0-9a-f]' * 32}")  # of processes that were killed
-        left = [aside / name for aside in asides if (aside / _MARK).exists() for name in self._remove(aside)]
+        left = [aside / name for aside in self._asides() for name in self._remove(aside)]
         if os.path.lexists(root):
             self._check_root()
             if (root / _MARK).exists():
@@ -217,7 +218,7 @@ class LocalStore:
         root = self._root
         tables = [match[0] for match in self._tables() if match[0] != SETTINGS]  # of caches that are gone, after this
         for table in (SETTINGS, *tables):
-            shutil.rmtree(root / table, ignore_errors=True)
+            _remove_table(root / table)
         foreign = [name for name in sorted(os.listdir(root)) if name != _MARK and not _TABLE.fullmatch(name)]
         if not foreign and not (root / SETTINGS).exists():  # no process has created the next cache yet
             # Who stores something at this moment finds no folder, instead of one that is half removed.
@@ -239,7 +240,7 @@ class LocalStore:
         with contextlib.suppress(FileNotFoundError):  # another one removes it, too
             for _ in range(_ATTEMPTS):
                 for table in filter(_TABLE.fullmatch, os.listdir(folder)):
-                    shutil.rmtree(folder / table, ignore_errors=True)
+                    _remove_table(folder / table)
                 kept = sorted(name for name in os.listdir(folder) if name != _MARK)
                 if not kept:
                     os.unlink(folder / _MARK)
@@ -262,6 +263,7 @@ class LocalStore:
 
     def _make_root(self) -> None:
         self._root.parent.mkdir(parents=True, exist_ok=True)
+        self._refuse_network(self._root.parent)
         while True:
             if not os.path.lexists(self._root):
                 # With its mark from the first moment on: who has not heard of a `clean` may store something there.
@@ -279,23 +281,27 @@ class LocalStore:
         """A name that no other process uses, next to the folder."""
         return self._root.with_name(f".{self._root.name}.{uuid.uuid4().hex}")
 
+    def _asides(self) -> list[Path]:
+        """The folders that processes which were killed have left under such names."""
+        pattern = re.compile(re.escape(f".{self._root.name}.") + "[0-9a-f]{32}")
+        try:
+            found = [self._root.with_name(name) for name in os.listdir(self._root.parent) if pattern.fullmatch(name)]
+        except OSError:  # there is no such folder, or it must not be listed
+            return []
+        return [path for path in found if _is_own_folder(path) and (path / _MARK).exists()]
+
     def _check_root(self, marks: bool = False) -> None:
         """Raises StoreError if the folder is not one to use; an empty one is marked if it ``marks``."""
         found = os.lstat(self._root)
         if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(f"{self._root} is not a folder: use another DIRECTORY or DBNAME")
+            what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a folder"
+            raise StoreError(f"{self._root} is {what}: use another DIRECTORY or DBNAME")
         if found.st_uid != os.geteuid():
             raise StoreError(
                 f"{self._root} belongs to another user (number {found.st_uid}), who could change its contents: "
                 "use another DIRECTORY or DBNAME"
             )
-        kind = _file_system(self._root)
-        if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
-            raise StoreError(
-                f"{self._root} is on a network file system ({kind}), where machines see each other's files late and "
-                "have different clocks: use a DIRECTORY on a disk of this machine, or a database (MONGOHOST) for "
-                "several"
-            )
+        self._refuse_network(self._root)
         if (self._root / _MARK).exists():
             return
         found_there = os.listdir(self._root)
@@ -308,6 +314,15 @@ class LocalStore:
             )
         with contextlib.suppress(FileExistsError):
             _make_mark(self._root)
+
+    def _refuse_network(self, folder: Path) -> None:
+        kind = _file_system(folder)
+        if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
+            raise StoreError(
+                f"{self._root} is on a network file system ({kind}), where machines see each other's files late and "
+                "have different clocks: use a DIRECTORY on a disk of this machine, or a database (MONGOHOST) for "
+                "several"
+            )
 
     def _make_table(self, folder: Path) -> None:
         if self._incarnation is None and self._create:  # it is being made, and others may clean it meanwhile
@@ -347,13 +362,38 @@ class LocalStore:
                 f"{self._root} cannot hold more: {error.strerror}. "
                 "Make room, or lower SWAP_CAP: up to three generations are stored"
             )
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return StoreError(f"{self._root} cannot be used: {error.strerror}")
+        if error.errno in _FORBIDDEN:
+            return StoreError(
+                f"{self._root} cannot be used: {error.strerror}: use a DIRECTORY that you can write to, on a file "
+                "system that has hard links"
+            )
         return StoreError(f"{self._root} failed: {error}")
 
 
 def _make_mark(folder: Path) -> None:
     os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _remove_table(folder: Path) -> None:
+    """Removes a folder, except what other processes store there meanwhile, and what is none.
+
+    Raises:
+        OSError: it may not be removed.
+    """
+
+    def report(function: object, path: str, error: Any) -> None:
+        if getattr(error[1], "errno", None) in _FORBIDDEN:
+            raise error[1]
+
+    shutil.rmtree(folder, onerror=report)
 
 
 def _file_system(folder: Path) -> str:

@@ -456,12 +456,15 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
         }
         options.update({name: value for name, value in defaults.items() if name not in given})
         return pymongo.MongoClient(host, config.port, **options)
-    except (InvalidURI, ConfigurationError, ValueError) as error:
+    except (InvalidURI, ConfigurationError, ValueError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
-        if "@" not in host:
-            raise ConfigError(f"{config.source}: MONGOHOST: {error}") from None
-        # PyMongo's message may quote any part of it, including a password.
+        # PyMongo's message may quote any part of it, including a password; but not if it is about a file of keys that
+        # an option names, or from the name server, which is asked for the host.
+        is_outside = isinstance(error, OSError) or type(error.__cause__).__module__.startswith("dns.")
+        if "@" not in host or is_outside:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{config.source}: MONGOHOST: {reason}") from None
         raise ConfigError(
             f"{config.source}: MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the "
             f"password in {PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"
