@@ -79,9 +79,10 @@ $(LIBRARIES)/lib/libprotobuf.a: .ci/libraries.py | system-packages
 # One build folder serves the wheel and the C++ tests, so nothing is compiled twice.
 $(VENV)/.headrace: $(SOURCES) $(VENV)/.group-build $(LIBRARIES)/lib/libprotobuf.a
 	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
+	@touch $@.begun
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF
-	@touch $@
+	@mv $@.begun $@  # what changes meanwhile is newer
 
 install: $(VENV)/.headrace ## build and install the package into .venv
 
