@@ -261,7 +261,7 @@ def _damage_of(folder: str, others: Sequence[int]) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise errors.DataLoss(
-            f"the checkpoint {folder} is damaged, or none of Headrace's ({error}); "
+            f"the checkpoint {folder} is damaged, or was not written by Headrace ({error}); "
             + (f"load another with load_checkpoint(serial=…): {others}" if others else "there is no other")
         ) from error
 

@@ -75,8 +75,8 @@ class _Feeder(threading.Thread):
             iterator = self._iterator()
             try:
                 for index, item in enumerate(iterator):
-                    with _told_after(self.source.where):
-                        with _told_after(f"batch {index}: "):
+                    with _prefixed(self.source.where):
+                        with _prefixed(f"batch {index}: "):
                             batch = self._convert(item)
                         refused = not queue.push(batch, epoch)
                     if refused:
@@ -117,7 +117,7 @@ class _Feeder(threading.Thread):
 
 
 @contextlib.contextmanager
-def _told_after(where: str) -> Iterator[None]:
+def _prefixed(where: str) -> Iterator[None]:
     """Puts ``where`` before the messages of our own errors."""
     try:
         yield

@@ -107,7 +107,7 @@ class TorchShufflePlan(BatchPlan):
         self._generator = generator
         self._state: dict[str, Any] = {}
         self._is_ahead = False  # the global generator has yet to give the seed that the state has
-        self._restored: tuple[dict[str, Any], bool] = ({}, False)  # both, for the next start
+        self._restored: tuple[dict[str, Any], bool] = ({}, False)  # (_state, _is_ahead) of the next start
         self._order: Any = None
         self._at_end: Any = None  # the generator, until the end was reached
 
