@@ -218,14 +218,18 @@ def test_whatever_is_written_over_nobody_waits_for_ever(
         loader.shutdown()
 
 
-class OverObjects:
-    """Sample i is a text. Sample 5 writes over the pickle of sample 4, in the same batch."""
+class Eight:
+    """A dataset of eight samples, whose workers find their arena by ``Arena(self.facts)``."""
 
     def __init__(self) -> None:
         self.facts = multiprocessing.Array("Q", 2, lock=False)
 
     def __len__(self) -> int:
         return 8
+
+
+class OverObjects(Eight):
+    """Sample i is a text. Sample 5 writes over the pickle of sample 4, in the same batch."""
 
     def __getitem__(self, index: int) -> str:
         if index == 5:
@@ -251,14 +255,8 @@ def test_an_object_whose_pickle_was_written_over_fails_its_batch_once() -> None:
     assert next(iterator, None) is None
 
 
-class OverLayoutState:
+class OverLayoutState(Eight):
     """Sample i is an array full of i, and a text. Sample 5 declares the missing layout of its batch to be ready."""
-
-    def __init__(self) -> None:
-        self.facts = multiprocessing.Array("Q", 2, lock=False)
-
-    def __len__(self) -> int:
-        return 8
 
     def __getitem__(self, index: int) -> Any:
         if index == 5:

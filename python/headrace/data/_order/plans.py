@@ -106,25 +106,23 @@ class TorchShufflePlan(BatchPlan):
         self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
         self._generator = generator
         self._state: dict[str, Any] = {}
-        self._is_ahead = False  # the global generator has yet to give the seed that the state has
-        self._restored: tuple[dict[str, Any], bool] = ({}, False)  # (_state, _is_ahead) of the next start
+        self._begun = False  # the generator has given what this epoch draws
+        self._restored: tuple[dict[str, Any], bool] = ({}, False)  # (_state, _begun) of the next start
         self._order: Any = None
         self._at_end: Any = None  # the generator, until the end was reached
 
     def start(self, epoch: int, batch: int) -> None:
-        self._state, self._is_ahead = self._restored
+        self._state, self._begun = self._restored
         self._restored = ({}, False)
         self._order = None
 
     def _draw(self) -> None:
         torch = importlib.import_module("torch")
-        if not self._state:
-            self._state.update(self._upcoming(draws=True))
+        if not self._begun:  # a restored state has the numbers, which the generator gives nevertheless
+            self._state.update({**self._upcoming(draws=True), **self._state})
+            self._begun = True
         generator = self._generator
         if generator is None:
-            if self._is_ahead:
-                self._is_ahead = False
-                draw_torch_seed(None)
             generator = torch.Generator()
             generator.manual_seed(self._state["torch_seed"])
         else:
@@ -166,7 +164,7 @@ class TorchShufflePlan(BatchPlan):
             check_generator_state("torch_generator", state["torch_generator"])
 
     def restore(self, state: dict[str, Any], begun: bool) -> None:
-        self._restored = state, not begun
+        self._restored = state, begun
 
 
 class GrainPlan(BatchPlan):
