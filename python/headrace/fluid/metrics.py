@@ -271,11 +271,11 @@ class Auc(MetricBase):
         if isinstance(num_thresholds, bool) or not isinstance(num_thresholds, int) or num_thresholds < 1:
             raise errors.InvalidArgument(f"num_thresholds has to be a positive number, got {num_thresholds!r}")
         self._curve, self._num_thresholds = curve, num_thresholds
-        self._positives = np.zeros(num_thresholds + 1, np.int64)
-        self._negatives = np.zeros(num_thresholds + 1, np.int64)
+        self._stat_pos = np.zeros(num_thresholds + 1, np.int64)
+        self._stat_neg = np.zeros(num_thresholds + 1, np.int64)
 
     def reset(self) -> None:
-        self._positives[:] = self._negatives[:] = 0
+        self._stat_pos[:] = self._stat_neg[:] = 0
 
     def update(self, preds: Any, labels: Any) -> None:
         """Takes a batch into account.
@@ -298,14 +298,14 @@ class Auc(MetricBase):
             raise errors.InvalidArgument("preds has to hold probabilities from 0 to 1")
         buckets = (preds * self._num_thresholds).astype(np.int64)
         positive = labels != 0
-        np.add.at(self._positives, buckets[positive], 1)
-        np.add.at(self._negatives, buckets[~positive], 1)
+        np.add.at(self._stat_pos, buckets[positive], 1)
+        np.add.at(self._stat_neg, buckets[~positive], 1)
 
     def eval(self) -> float:
         """The area; 0 if there is a class without samples."""
         # Of the positive predictions, from the highest threshold to the lowest.
-        positives = np.concatenate(([0], np.cumsum(self._positives[::-1]))).astype(np.float64)
-        negatives = np.concatenate(([0], np.cumsum(self._negatives[::-1]))).astype(np.float64)
+        positives = np.concatenate(([0], np.cumsum(self._stat_pos[::-1]))).astype(np.float64)
+        negatives = np.concatenate(([0], np.cumsum(self._stat_neg[::-1]))).astype(np.float64)
         if positives[-1] == 0 or (negatives[-1] == 0 and self._curve == "ROC"):
             return 0.0
         if self._curve == "ROC":

@@ -78,6 +78,8 @@ def test_the_area_under_the_roc_curve(columns: int) -> None:
     for part in (slice(0, 100), slice(100, 300)):
         auc.update(preds[part], labels[part, None])
     assert auc.eval() == pytest.approx(exact_auc(scores, labels))
+    for counts, label in ((auc._stat_pos, 1), (auc._stat_neg, 0)):  # under Fluid's names, by which programs read them
+        np.testing.assert_array_equal(counts, np.bincount((scores[labels == label] * 64).astype(int), minlength=65))
     auc.reset()
     assert auc.eval() == 0
     auc.update(preds[:1], labels[:1])

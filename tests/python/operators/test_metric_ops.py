@@ -55,6 +55,22 @@ def test_auc_of_the_last_batches() -> None:
         assert state[0][0, -1] == len(batches)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_auc_of_the_last_batches_in_their_order(steps: int) -> None:
+    """The statistics of Fluid up to 1.6: a row for each batch, the oldest one first."""
+    batches = [(np.zeros(BUCKETS, np.int64),) * 2] * steps
+    attrs = {"num_thresholds": BUCKETS - 1, "slide_steps": steps}
+    for _ in range(5):
+        state = [np.stack([batch[k] for batch in batches[-steps:]]) for k in (0, 1)]
+        predict, label = RNG.uniform(0, 1, (6, 2)), RNG.integers(0, 2, (6, 1))
+        batches.append(histograms(predict, label))
+        after = [np.stack([batch[k] for batch in batches[-steps:]]) for k in (0, 1)]
+        inputs = {"Predict": predict, "Label": label, "StatPos": state[0], "StatNeg": state[1]}
+        outputs = {"AUC": np.array([area(*(rows.sum(0) for rows in after))])}
+        outputs |= {"StatPosOut": after[0], "StatNegOut": after[1]}
+        OpTest("auc", inputs, attrs, outputs, known=["StatPos", "StatNeg"]).check_outputs()
+
+
 def test_auc_refuses_what_does_not_fit() -> None:
     statistics = np.zeros((1, BUCKETS), np.int64)
     good = {"Predict": np.full((2, 1), 0.5), "Label": np.ones((2, 1), np.int64)}
@@ -66,6 +82,8 @@ def test_auc_refuses_what_does_not_fit() -> None:
         ({"Label": np.ones((1, 1), np.int64)}, {}, ValueError, ("Label",), "build"),
         ({"StatPos": statistics[:, 1:]}, {}, ValueError, ("StatPos", "8 elements"), "build"),
         ({"StatNeg": statistics.astype(np.float64)}, {}, TypeError, ("StatNeg", "int64"), "build"),
+        ({}, {"slide_steps": 2}, ValueError, ("StatPos", "25 elements", "or 16", "Fluid"), "build"),
+        ({"StatPos": np.zeros((1, 17), np.int64)}, {"slide_steps": 1}, ValueError, ("StatNeg", "17"), "build"),
         ({}, {"curve": "PR"}, ValueError, ("curve", "'PR'"), "build"),
         ({}, {"num_thresholds": 0}, ValueError, ("num_thresholds",), "build"),
         ({"Predict": np.array([[0.5], [1.5]])}, {}, ValueError, ("Predict", "row 1", "[0, 1]"), "run"),
