@@ -1,6 +1,7 @@
 // assign: a copy of a tensor, of SelectedRows, or of an array. assign_value: constants that are part of the program.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,16 @@ void AssignKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   if (&x != out) {
     out->CopyFrom(x);
+  }
+}
+
+void MemoryGradientKernel(const ExecutionContext& ctx) {
+  LoDTensor* out = ctx.Output("X@GRAD");
+  void* data = out->mutable_data(ctx.Input("X").dtype());
+  if (const LoDTensor* gradient = ctx.InputOrNull("Out@GRAD")) {
+    std::memcpy(data, gradient->raw_data(), gradient->nbytes());
+  } else {
+    std::memset(data, 0, out->nbytes());
   }
 }
 
@@ -158,6 +169,22 @@ HEADRACE_REGISTER_OP(rnn_memory_helper)
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
     .With(KernelForAllTypes, AssignKernel)
     .Gradient(PassGradientOn);
+
+HEADRACE_REGISTER_OP(rnn_memory_helper_grad)
+    .Comment("Gradient of rnn_memory_helper, as Fluid's programs have it. Here, the backward pass adds an assign.")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
+    .Input("Out", "as in the operator; not used", kDispensable | kShapeOnly)
+    .Input("Out@GRAD", "gradient of Out; zero without it", kDispensable)
+    .Output("X@GRAD", "dims, dtype and LoD of X")
+    .Attr<int32_t>("dtype", "Fluid's; makes no difference", static_cast<int32_t>(DataType::kFloat32))
+    .InferShape([](InferShapeContext& ctx) {
+      if (ctx.HasInput("Out@GRAD")) {
+        EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+        EnforceSameType(ctx, "Out@GRAD", "X");
+      }
+      ctx.ShareAll("X", "X@GRAD");
+    })
+    .With(KernelForAllTypes, MemoryGradientKernel);
 
 HEADRACE_REGISTER_OP(assign_value)
     .Comment("A tensor of constants that are part of the program.")

@@ -127,6 +127,15 @@ def test_constants(dtype: str) -> None:
         OpTest(copy, {"X": x}, outputs={"Out": x}).check_outputs()
 
 
+def test_the_gradient_of_a_memory_passes_or_is_zero() -> None:
+    x, gradient = RNG.normal(size=(2, 3, 4))
+    OpTest("rnn_memory_helper_grad", {"X": x, "Out@GRAD": gradient}, {}, {"X@GRAD": gradient}).check_outputs()
+    OpTest("rnn_memory_helper_grad", {"X": x, "Out": x}, {}, {"X@GRAD": np.zeros((3, 4))}).check_outputs()
+    for wrong, error in ((gradient[:2], ValueError), (gradient.astype(np.float32), TypeError)):
+        test = OpTest("rnn_memory_helper_grad", {"X": x, "Out@GRAD": wrong}, {}, {"X@GRAD": None})
+        test.check_refused(error, "Out@GRAD")
+
+
 def test_what_a_dtype_is_unless_given() -> None:
     x = np.ones((2, 2))
     OpTest("fill_zeros_like2", {"X": x}, {}, {"Out": np.zeros((2, 2), np.float32)}).check_outputs()
