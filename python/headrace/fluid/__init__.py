@@ -39,6 +39,7 @@ from headrace.fluid import (
     regularizer,
     transpiler,
     unique_name,
+    version,
     wrapped_decorator,
 )
 from headrace.fluid._data import data
@@ -153,5 +154,6 @@ __all__ = [
     "scope_guard",
     "transpiler",
     "unique_name",
+    "version",
     "wrapped_decorator",
 ]

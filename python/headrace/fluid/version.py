@@ -6,10 +6,39 @@ import re
 
 from headrace import errors
 
-__all__ = ["FLUID_VERSION", "require_version"]
+__all__ = [
+    "FLUID_VERSION",
+    "commit",
+    "full_version",
+    "istaged",
+    "major",
+    "minor",
+    "mkl",
+    "patch",
+    "rc",
+    "require_version",
+    "show",
+]
 
 # Whose names and behaviour these are.
 FLUID_VERSION = "1.6.3"
+# What programs read from paddle.version.
+full_version = FLUID_VERSION
+major, minor, patch = FLUID_VERSION.split(".")
+rc = "0"
+# Nothing here is a release of Paddle's. The revision is the one whose tests of operators are run on these.
+istaged = False
+commit = "80e0f547bb"
+
+
+def mkl() -> str:
+    """Whether Intel's MKL computes products: "OFF"."""
+    return "OFF"
+
+
+def show() -> None:
+    """Prints the version."""
+    print(f"full_version: {full_version}\nmajor: {major}\nminor: {minor}\npatch: {patch}\nrc: {rc}")
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:

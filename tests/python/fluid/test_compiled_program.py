@@ -193,6 +193,15 @@ def test_versions_that_this_is_not(versions: Any, error: type[Exception], messag
         fluid.require_version(*versions)
 
 
+def test_the_version_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    version = fluid.version
+    assert version.full_version == f"{version.major}.{version.minor}.{version.patch}" == "1.6.3"
+    assert (version.rc, version.istaged, version.mkl()) == ("0", False, "OFF")
+    assert len(bytes.fromhex(version.commit)) == 5
+    version.show()
+    assert capsys.readouterr().out.splitlines()[:2] == ["full_version: 1.6.3", "major: 1"]
+
+
 def test_the_installation_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     before = len(fluid.default_main_program().global_block().ops)
     fluid.install_check.run_check()
