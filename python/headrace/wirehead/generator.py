@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dataclasses
 import itertools
 import logging
+import queue
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
 from typing import Any
 
+from headrace.wirehead._format.sample import NamedArray
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper, run_keeper
 from headrace.wirehead._protocol.writer import Writer
@@ -28,7 +32,9 @@ class WireheadGenerator:
     """Stores the samples of a generator in the cache until it ends, ``n_samples`` are stored or the process is asked to
     stop.
 
-    While no manager runs, the generators manage the swaps themselves, one of them at a time.
+    A thread stores a sample while the generator makes the next one. It stores a copy: the generator may use its arrays
+    again. When a ``yield`` returns, all samples before the one that it has yielded are stored. While no manager runs,
+    the generators manage the swaps themselves, one of them at a time.
 
     Args:
         generator: yields samples: tuples of NumPy arrays, torch tensors or numbers, one for each name in SAMPLE; or
@@ -84,7 +90,8 @@ class WireheadGenerator:
                 if not self._stop.is_set():
                     writer.close()  # or the swaps would wait for its lease
                     self._finish(cache, keeper)
-            except (StoreUnreachableError, SystemExit):
+            except (StoreUnreachableError, SecondSignal):
+                self._stop.set()  # a sample may be on its way
                 leases.pop_all()  # no other process needs to know that they end
                 writer.abandon()
                 raise
@@ -99,15 +106,20 @@ class WireheadGenerator:
         self._stop.set()
 
     def _put_all(self, writer: Writer, verbose: bool) -> None:
-        for sample in itertools.islice(self.generator, self.n_samples):
-            stored = writer.put(sample)
+        def store(arrays: list[NamedArray]) -> bool:
+            stored = writer.store(arrays)
             if stored is None:
-                return
+                return False
             self.stored += 1
             if verbose:
                 log.info("Generator: sample %d of generation %d of %s", stored[1], stored[0], self.config.dbname)
-            if self._stop.is_set():
-                return
+            return True
+
+        with _StoringThread(store) as thread:
+            for sample in itertools.islice(self.generator, self.n_samples):
+                arrays = [dataclasses.replace(named, array=named.array.copy()) for named in writer.take(sample)]
+                if not thread.hand_over(arrays) or self._stop.is_set():
+                    return
 
     def _finish(self, cache: Cache, keeper: Keeper) -> None:
         """Waits until generations that are full have been swapped: this may be the last generator. But not for slow
@@ -121,6 +133,58 @@ class WireheadGenerator:
             now = time.monotonic()
             if keeper.step() is None:
                 time.sleep(0.01)
+
+
+class _StoringThread:
+    """Stores one sample at a time; the context ends when the last one is stored, unless a second signal ends it.
+
+    ``store`` is called by this thread alone, the methods by the one that made it. An error of ``store`` is raised by
+    the next call, or at the end of the context, and nothing is stored after it.
+
+    Args:
+        store: stores a sample, unless there is no room and the generator is to stop; whether it did.
+    """
+
+    def __init__(self, store: Callable[[list[NamedArray]], bool]) -> None:
+        self._store = store
+        self._samples: queue.SimpleQueue[tuple[Future[bool], list[NamedArray]] | None] = queue.SimpleQueue()
+        self._last: Future[bool] | None = None  # of the last sample
+        self._thread = threading.Thread(target=self._run, name="headrace-wirehead-storing", daemon=True)
+
+    def __enter__(self) -> _StoringThread:
+        self._thread.start()
+        return self
+
+    def hand_over(self, arrays: list[NamedArray]) -> bool:
+        """Waits until the sample before is stored. False: it was not, and nor will this one be."""
+        if self._last is not None and not self._last.result():
+            return False
+        self._last = Future()
+        self._samples.put((self._last, arrays))
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._samples.put(None)
+        if isinstance(error, SecondSignal):
+            return
+        self._thread.join()
+        if self._last is not None:
+            self._last.result()
+
+    def _run(self) -> None:
+        while (sample := self._samples.get()) is not None:
+            done, arrays = sample
+            try:
+                done.set_result(self._store(arrays))
+            except BaseException as error:
+                done.set_exception(error)
+            del sample, done, arrays  # or they would stay until the next one comes
+
+
+class SecondSignal(SystemExit):
+    """A process that was asked to end was asked again. The store may not answer: nothing waits for it any more."""
 
 
 def _end_leases(keeper: Keeper, writer: Writer) -> None:
@@ -151,7 +215,7 @@ def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
     thread.start()
     try:
         yield
-    except SystemExit:
+    except SecondSignal:
         stop.set()
         raise
     except BaseException:
@@ -166,7 +230,7 @@ def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``; a second one terminates the process. Has no effect outside the main thread."""
+    """SIGTERM and SIGINT set ``stop``; a second one raises SecondSignal. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -176,7 +240,7 @@ def ending_on_signals(stop: threading.Event) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         nonlocal asked
         if asked or stop.is_set():
-            sys.exit(128 + number)
+            raise SecondSignal(128 + number)
         asked = True
         # Beside: this thread may be at work on the event, and hold its lock for as long as this function runs.
         _thread.start_new_thread(stop.set, ())

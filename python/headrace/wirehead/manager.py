@@ -12,7 +12,7 @@ from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.generator import ending_on_signals
+from headrace.wirehead.generator import SecondSignal, ending_on_signals
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -51,7 +51,7 @@ class WireheadManager:
                 leases.callback(_end_lease, keeper)
                 try:
                     self._run(cache, keeper, swaps)
-                except SystemExit:  # a second signal: the store may not answer
+                except SecondSignal:
                     leases.pop_all()
                     raise
 

@@ -34,12 +34,15 @@ FUNCTIONS = """
         yield from [(1, 2)] * 4
 
     def acknowledged():
+        before = None
         for count in range(1, 100):
             while count == 50 and not os.path.exists("outage"):
                 time.sleep(0.01)
             number = np.random.randint(1 << 60)
             yield number, count
-            print("acknowledged", number, flush=True)
+            if before is not None:  # was stored before this one was taken
+                print("acknowledged", before, flush=True)
+            before = number
 """
 
 

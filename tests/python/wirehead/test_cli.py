@@ -129,9 +129,9 @@ def test_generators_and_managers_outlive_a_server_that_is_gone_for_longer_than_T
     with Command(tmp_path, "manage") as manage:
         manage.until("Manager: manages")
         with Command(tmp_path, "generate", "functions:acknowledged") as generate:
-            generate.until("acknowledged", 49)
+            generate.until("acknowledged", 48)
             own_server.stop()
-            (tmp_path / "outage").touch()  # the next sample is put now
+            (tmp_path / "outage").touch()  # the next sample is made now
             error = r"the database at 127\.0\.0\.1:\d+ did not answer within 2 seconds \(TIMEOUT\)"
             manage.until(f"Manager: {error}")
             generate.until(f"headrace.wirehead: {error}")
@@ -144,7 +144,7 @@ def test_generators_and_managers_outlive_a_server_that_is_gone_for_longer_than_T
         assert manage.process.wait(60) == 0
     with contextlib.closing(Cache(keys)) as cache:
         found = {int(number) for generation in (1, 2) for number, _ in stored(cache, generation)}
-    assert len(acknowledged) >= 49 + 99
+    assert len(acknowledged) >= 48 + 98
     assert acknowledged <= found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
-from headrace.wirehead._format.sample import Decoder, cut, encode, pieces_of
+from headrace.wirehead._format.sample import Decoder, arrays_of, cut, encode, pieces_of
 
 ARRAYS = [
     np.arange(24, dtype=np.float64).reshape(2, 3, 4),
@@ -26,7 +26,7 @@ ARRAYS = [
 
 def roundtrip(arrays: list[Any], chunk_bytes: int, compression: str = "none") -> list[Any]:
     names = [f"kind{i}" for i in range(len(arrays))]
-    kinds, parts = encode(tuple(arrays), names, compression)
+    kinds, parts = encode(arrays_of(tuple(arrays), names), compression)
     chunks = [bytes(chunk) for chunk in cut(parts, chunk_bytes)]
     assert all(len(chunk) == chunk_bytes for chunk in chunks[:-1])
     decoders = {kind.name: Decoder(type(kind).from_document(kind.to_document())) for kind in kinds}
@@ -150,7 +150,7 @@ def test_a_generator_whose_samples_change_shape_says_so_once(
 
 def test_a_bit_that_changed_is_found() -> None:
     for compression in ("none", "zlib"):
-        kinds, parts = encode(np.arange(100), ["data"], compression)
+        kinds, parts = encode(arrays_of(np.arange(100), ["data"]), compression)
         damaged = bytearray(parts[0])
         damaged[50] ^= 1
         decoder = Decoder(kinds[0])

@@ -122,7 +122,8 @@ COUNTING = """
                 while not os.path.exists(f"stopped-{number}"):
                     time.sleep(0.01)
             yield np.full((3, 50), number), np.full(2, number)
-            print("acknowledged", number, flush=True)
+            if number > 0:  # the sample before was stored before this one was taken
+                print("acknowledged", number - 1, flush=True)
 """
 
 
@@ -165,7 +166,7 @@ def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_se
                 ):
                     stop.wait(0.02)
                 own_server.stop()
-                (tmp_path / f"stopped-{number}").touch()  # this sample is put now
+                (tmp_path / f"stopped-{number}").touch()  # the next sample is made now
                 stop.wait(0.3)
                 own_server.start()
 

@@ -113,14 +113,22 @@ def dtype_named(name: str) -> np.dtype[Any]:
         return dtype
 
 
-def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Kind], list[memoryview]]:
-    """The arrays of a sample, and the bytes of each.
+@dataclasses.dataclass(frozen=True)
+class NamedArray:
+    """One array of a sample. C-contiguous; ``torch``: the generator yielded a tensor of torch."""
+
+    name: str
+    array: Array
+    torch: bool
+
+
+def arrays_of(sample: Any, names: Sequence[str]) -> list[NamedArray]:
+    """The arrays of a sample. They may share its memory.
 
     Args:
         sample: a tuple or list of arrays, tensors or numbers in the order of ``names``; a dict with these keys; or,
             if there is one name, the array itself.
         names: the names in SAMPLE.
-        compression: see :func:`headrace.wirehead._format.compression.compress`.
 
     Raises:
         TypeError, ValueError: the sample is not of that form; the message begins with "it".
@@ -141,12 +149,21 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
             f"it is a {type(sample).__name__}{of}, but SAMPLE is {list(names)}: yield "
             f"{f'a tuple of {len(names)} arrays' if len(names) > 1 else 'one array'}, or change SAMPLE"
         )
+    return [NamedArray(name, *_as_array(value, name)) for name, value in zip(names, values)]
+
+
+def encode(arrays: Sequence[NamedArray], compression: str) -> tuple[list[Kind], list[memoryview]]:
+    """The kinds of arrays, and the bytes of each; uncompressed, these are the memory of the array.
+
+    Args:
+        compression: see :func:`headrace.wirehead._format.compression.compress`.
+    """
     kinds, parts = [], []
-    for name, value in zip(names, values):
-        array, is_tensor = _as_array(value, name)
+    for named in arrays:
+        array = named.array
         used, stored = compress(_bytes_of(array), compression)
         crc = zlib.crc32(stored)
-        kinds.append(Kind(name, dtype_name(array.dtype), array.shape, is_tensor, used, len(stored), crc))
+        kinds.append(Kind(named.name, dtype_name(array.dtype), array.shape, named.torch, used, len(stored), crc))
         parts.append(stored)
     return kinds, parts
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.wirehead._format.sample import Kind, cut, encode
+from headrace.wirehead._format.sample import NamedArray, arrays_of, cut, encode
 from headrace.wirehead._protocol.cache import Cache, versions_of
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._stores.store import Document, chunk_name, part_of, samples_table, version_key
@@ -24,7 +24,10 @@ _MOST_MISSES = 8  # ids in a row that others had taken, before it looks again wh
 
 
 class Writer:
-    """Puts samples into the cache. Not thread-safe: one per thread. Its lease begins with the first put.
+    """Puts samples into the cache. Its lease begins with the first put.
+
+    Not thread-safe, but :meth:`take` may be called by one thread while another calls :meth:`store`: the former touches
+    nothing but the number of samples and their shapes, which the latter does not.
 
     Writers share the ids of a generation out among themselves, so that none asks which are free: the second of three
     takes 1, 4, 7, … A writer that has used up its own takes ids that the others have left. This is to save work: only
@@ -35,7 +38,7 @@ class Writer:
 
     Args:
         cache: where.
-        stop: ends waiting when set.
+        stop: ends waiting for room when set.
     """
 
     def __init__(self, cache: Cache, stop: threading.Event | None = None) -> None:
@@ -45,7 +48,7 @@ class Writer:
         self._versions: dict[int, int] = {}  # by id, of the generation, where they are not the first
         self._number = 0  # of the next sample of this lease
         self._count = 0  # samples that it was given
-        self._shapes: dict[str, tuple[int, ...]] | None = {}  # of the sample before, by kind; None: they have changed
+        self._shapes: dict[str, tuple[int, ...]] | None = {}  # of the sample before, by name; None: they have changed
         self._generation = 0
         self._rank, self._writers = 0, 1
         self._next = 0  # its own next id, free as far as is known
@@ -59,20 +62,33 @@ class Writer:
         self._left_with: dict[int, int] = {}  # versions of its samples, in which all were taken
 
     def put(self, sample: Any) -> tuple[int, int] | None:
-        """Stores a sample. Returns its generation and id when others can rely on it; None if ``stop`` was set before.
+        """Takes and stores a sample: see the two methods."""
+        return self.store(self.take(sample))
+
+    def take(self, sample: Any) -> list[NamedArray]:
+        """The arrays of a sample, which may share its memory.
 
         Raises:
             TypeError, ValueError: the sample has another form than SAMPLE says. The message has its number among those
                 that this writer was given, from 0.
+        """
+        try:
+            arrays = arrays_of(sample, self._cache.config.sample)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"sample {self._count} of this generator cannot be stored: {error}") from None
+        self._warn_of_other_shapes(arrays)
+        self._count += 1
+        return arrays
+
+    def store(self, arrays: Sequence[NamedArray]) -> tuple[int, int] | None:
+        """Stores a sample. Returns its generation and id when others can rely on it; None if there is no room for it
+        and ``stop`` is set.
+
+        Raises:
             StoreError: it could not be stored.
         """
         config, store = self._cache.config, self._cache.store
-        try:
-            kinds, parts = encode(sample, config.sample, config.compression_of_arrays)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"sample {self._count} of this generator cannot be stored: {error}") from None
-        self._warn_of_other_shapes(kinds)
-        self._count += 1
+        kinds, parts = encode(arrays, config.compression_of_arrays)
         largest = int(config.chunksize * 2**20)
         length = sum(len(part) for part in parts)
         chunk_bytes = min(largest, max(_SMALLEST_CHUNK, -(-length // store.parallel)))
@@ -109,20 +125,20 @@ class Writer:
             raise
         return None
 
-    def _warn_of_other_shapes(self, kinds: Sequence[Kind]) -> None:
+    def _warn_of_other_shapes(self, arrays: Sequence[NamedArray]) -> None:
         """Once: they are allowed, but many training scripts do not expect them."""
         if self._shapes is None:
             return
-        for kind in kinds:
-            before = self._shapes.setdefault(kind.name, kind.shape)
-            if before != kind.shape:
+        for named in arrays:
+            before = self._shapes.setdefault(named.name, named.array.shape)
+            if before != named.array.shape:
                 self._shapes = None
                 log.warning(
                     "%s of sample %d of this generator has shape %s, but earlier samples have %s: loaders cannot batch "
                     "these without ragged= or a collate_fn. Yield arrays of one shape if this is not intended",
-                    kind.name,
+                    named.name,
                     self._count,
-                    kind.shape,
+                    named.array.shape,
                     before,
                 )
                 return
@@ -145,20 +161,19 @@ class Writer:
 
     def _target(self) -> tuple[int, int] | None:
         """A pinned generation and an id that is free in it, as far as is known; waits for a swap where none is. None if
-        ``stop`` was set.
+        ``stop`` is set by then.
         """
-        while not self._stop.is_set():
+        while True:
             generation = self._open_generation()
-            if generation is None:
-                break
             id = self._free_id(generation)
             if id is not None:
                 return generation, id
+            if self._stop.is_set():
+                return None
             self._go_on(generation)
-        return None
 
-    def _open_generation(self) -> int | None:
-        """A generation to write to, pinned; None if ``stop`` was set."""
+    def _open_generation(self) -> int:
+        """A generation to write to, pinned."""
         if self._lease is not None and self._lease.has_lapsed():
             self._begin_anew()
         if self._lease is None:
@@ -168,11 +183,9 @@ class Writer:
                 self._look_back()
             if self._generation:
                 return self._generation
-        while not self._stop.is_set():
-            generation = self._cache.current() + 1
-            if self._begin(generation):
-                return generation
-        return None
+        while not self._begin(self._cache.current() + 1):
+            pass
+        return self._generation
 
     def _begin(self, generation: int) -> bool:
         """Pins a generation to write to. Whether it is certain that it stays."""
