@@ -100,7 +100,7 @@ def page(
     rounds = sorted({result.rounds for result in results.values()})
     text = [
         f"# Benchmarks on {machine['processor']}",
-        "`make bench` has written this page. [Benchmarks](index.md) explains how it measures.",
+        "`make bench` has written this page. [Benchmarks](README.md) explains how it measures.",
         f"- Machine: {machine['processor']}, {machine['processors']} processors, {machine['memory']}, "
         f"{machine['system']}.\n"
         f"- Time: {dates[0]} to {dates[-1]}.\n"
@@ -110,7 +110,7 @@ def page(
     ]
     plots = {}
     if any(row.aims for family in families for row in family.rows if row.name in results):
-        text += ["## What it is to reach", table(aims_table(families, results))]
+        text += ["## Aims", table(aims_table(families, results))]
     for family in families:
         if any(row.name in results for row in family.rows):
             file = f"{name}-{family.name}.svg"

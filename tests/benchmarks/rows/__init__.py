@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from harness.contest import Family, Row
 
-from rows import arrays, overheads, python_work, real, wirehead
+from rows import arrays, framework, overheads, python_work, real, wirehead
 
 FAMILIES: tuple[Family, ...] = (
     real.FAMILY,
     arrays.FAMILY,
     python_work.FAMILY,
     overheads.FAMILY,
+    framework.FAMILY,
     wirehead.FAMILY,
 )
 ROWS: dict[str, Row] = {row.name: row for family in FAMILIES for row in family.rows}
