@@ -83,6 +83,9 @@ def test_affine_grid(exe: fluid.Executor) -> None:
             want[:, h, w] = a @ np.array([x, y, 1.0])
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, np.tile([0, 0, 6], (2, 2, 1)), atol=1e-6)
+    of_a_variable = layers.affine_grid(theta, fluid.data("extents", [4], dtype="int32"))
+    (got,) = run(exe, [of_a_variable], theta=a, extents=np.array([2, 3, 2, 3], np.int32))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     with pytest.raises(errors.InvalidArgument, match=r"\[N, C, H, W\]"):
         layers.affine_grid(theta, [2, 3])
 

@@ -702,6 +702,17 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         ),
     )
     yield (
+        "affine_grid",
+        Rows(
+            lambda n, w: {"Theta": numbers(n, 2, 3)},
+            {"output_shape": [1, 1, 3, 2]},
+            ("Output",),
+            ("Theta",),
+            lod=("Output",),
+            widths=(1,),
+        ),
+    )
+    yield (
         "grid_sampler",
         Rows(
             lambda n, w: {**images(n, w), "Grid": numbers(n, 3, 2, 2, low=-1.3, high=1.3, seed=4)},

@@ -257,6 +257,38 @@ def test_grid_sampler_refuses_other_dims() -> None:
         OpTest("grid_sampler", inputs, {}, {"Output": None}, known=["X"]).check_refused(error, *parts)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("size", [(4, 3), (1, 2), (5, 1)], ids=str)
+@pytest.mark.parametrize("given", ["attribute", "int32", "int64"])
+def test_affine_grid(size: tuple[int, int], given: str, dtype: Any) -> None:
+    theta = RNG.normal(size=(2, 2, 3)).astype(dtype)
+    places = [[(x, y) for x in np.linspace(-1, 1, size[1])] for y in np.linspace(-1, 1, size[0])]
+    out = np.einsum("nij,hwj->nhwi", theta, np.concatenate([places, np.ones((*size, 1))], 2))
+    shape = [2, 7, *size]
+    if given == "attribute":
+        test = OpTest("affine_grid", {"Theta": theta}, {"output_shape": shape}, {"Output": out.astype(dtype)})
+    else:
+        inputs = {"Theta": theta, "OutputShape": np.array(shape, given)}
+        test = OpTest("affine_grid", inputs, {}, {"Output": out.astype(dtype)}, known=["OutputShape"])
+    test.check_outputs(atol=1e-6)
+    if dtype == np.float64:
+        test.check_gradients(["Theta"])
+
+
+def test_affine_grid_refuses_what_is_no_shape() -> None:
+    theta = np.zeros((2, 2, 3))
+    for inputs, attrs, error, parts, when in (
+        ({"Theta": theta[:, :1]}, {"output_shape": [2, 1, 3, 3]}, ValueError, ("Theta", "[-1, 2, 3]"), "build"),
+        ({"Theta": theta}, {}, ValueError, ("output_shape", "[N, C, H, W]"), "build"),
+        ({"Theta": theta}, {"output_shape": [2, 1, 0, 3]}, ValueError, ("output_shape", "not empty"), "build"),
+        ({"Theta": theta, "OutputShape": np.ones(3, np.int32)}, {}, ValueError, ("OutputShape",), "build"),
+        ({"Theta": theta, "OutputShape": np.ones(4)}, {}, TypeError, ("OutputShape", "float64"), "build"),
+        ({"Theta": theta, "OutputShape": -np.ones(4, np.int32)}, {}, ValueError, ("OutputShape", "not empty"), "run"),
+    ):
+        test = OpTest("affine_grid", inputs, attrs, {"Output": None}, known=["Theta", "OutputShape"])
+        test.check_refused(error, *parts, when=when)
+
+
 #: Corners clockwise from the upper left: a rectangle, one that is turned, trapezoids across a border and beyond it.
 QUADS = np.array(
     [

@@ -6,13 +6,11 @@ import copy
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.core import VarType, dtype_name
 from headrace.fluid.framework import OpRole, Variable
-from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.layers.control_flow import greater_equal
 from headrace.fluid.layers.nn import (
     clip,
@@ -136,27 +134,17 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
 
     Args:
         theta: [N, 2, 3]: source (x, y) = theta · (x, y, 1). The corners of images are -1 and 1.
-        out_shape: [N, C, H, W] of the image.
+        out_shape: [N, C, H, W] of the image, of which H and W count; a variable: int32 or int64 [4].
 
     Returns:
         [N, H, W, 2].
     """
-    theta = check_variable(theta, "theta", "affine_grid")
+    inputs = {"Theta": check_variable(theta, "theta", "affine_grid")}
     if isinstance(out_shape, Variable):
-        raise errors.Unimplemented("layers.affine_grid: out_shape has to be a list of integers here, not a variable")
-    extents = check_shape(out_shape, "out_shape", "affine_grid")
-    if len(extents) != 4 or min(extents[2:]) < 1:
-        raise errors.InvalidArgument(f"layers.affine_grid: out_shape has to be [N, C, H, W], got {extents}")
-    if len(theta.shape) != 3 or theta.shape[1:] != (2, 3):
-        raise errors.InvalidArgument(f"layers.affine_grid: theta has to be [N, 2, 3], is {list(theta.shape)}")
-    height, width = extents[2:]
-    y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-    places = np.stack([x.ravel(), y.ravel(), np.ones(height * width)]).astype(np.float32)
-    base: Variable = assign(places)
-    if theta.dtype != VarType.FP32:
-        base = cast(base, theta.dtype)
-    mapped = reshape(matmul(reshape(theta, [-1, 3]), base), [-1, 2, height * width])
-    return reshape(transpose(mapped, [0, 2, 1]), [-1, height, width, 2], name=name)
+        inputs["OutputShape"] = out_shape
+        return append_layer("affine_grid", inputs, None, name, out_slot="Output")
+    attrs = {"output_shape": check_shape(out_shape, "out_shape", "affine_grid")}
+    return append_layer("affine_grid", inputs, attrs, name, out_slot="Output")
 
 
 def teacher_student_sigmoid_loss(
