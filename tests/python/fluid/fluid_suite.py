@@ -38,8 +38,8 @@ from headrace.fluid import core
 # test_NAME.py
 FILES = """
 accuracy_op activation_op adadelta_op adagrad_op adam_op adamax_op add_position_encoding_op affine_channel_op
-anchor_generator_op arg_min_max_op argsort_op array_read_write_op assign_op assign_value_op attention_lstm_op
-batch_norm_op beam_search_decode_op beam_search_op bilinear_interp_op bilinear_tensor_product_op bipartite_match_op
+affine_grid_op anchor_generator_op arg_min_max_op argsort_op array_read_write_op assign_op assign_value_op
+attention_lstm_op auc_op batch_norm_op beam_search_decode_op beam_search_op bilinear_interp_op bilinear_tensor_product_op bipartite_match_op
 box_clip_op box_coder_op bpr_loss_op cast_op chunk_eval_op clip_by_norm_op clip_op compare_op concat_op
 conditional_block conv2d_op conv2d_transpose_op conv3d_op conv3d_transpose_op conv_shift_op cos_sim_op crf_decoding_op
 crop_op crop_tensor_op cross_entropy2_op cross_entropy_op ctc_align cumsum_op data_norm_op decayed_adagrad_op
@@ -95,11 +95,12 @@ EXPECTED_FAILURES = {
     r"test_(fill_constant|lookup_table)_op.py::.*SelectedRows|test_sgd_op.py::.*Optimize": _SPARSE,
     r"test_group_norm_op.py::TestGroupNormAPI_With_NHWC::test_case1": "runs no startup program",
     r"test_linear_chain_crf_op.py::TestLinearChainCrfPaddingTensor": "has no input Length, but length",
-    r"test_multiclass_nms_op.py::.*LoDInput": "relies on the order of a dict of Python 3.5",
+    r"test_multiclass_nms_op.py::.*NMS2.*NoOutput": "expects no rows of no known length",
     r"test_nce.py::TestNCECase1SelectedRows": "gives a matrix for each sample where a row is declared",
     r"test_one_hot(_v2)?_op.py::TestOneHotOp_exception": "gives no column of indices",
     r"test_one_hot_v2_op.py::.*dygraph": _INTERNAL,
     r"test_(gather|scatter)_nd_op.py::.*Raise": "expects Fluid's words for an error",
+    # In a process of its own, unittest's order and the file's seed give numbers that pass.
     r"test_recurrent_op.py::RecurrentOpSubBlockTest::test_backward": "compares what rounding has left, below 1e-7",
     r"test_scale_op.py::TestScaleOpSelectedRows|test_(truncated_)?gaussian_random_op.py::.*cpu": _INTERNAL,
     r"test_split_and_merge_lod_tensor_op.py::.*(_1|_2|level_0|no_lod)$": _TYPES,
@@ -324,7 +325,7 @@ def _install() -> None:
     for found in pkgutil.walk_packages(fluid.__path__, "headrace.fluid."):
         sys.modules["paddle" + found.name.removeprefix("headrace")] = importlib.import_module(found.name)
     fluid.op = _module("paddle.fluid.op", Operator=Operator, DynamicRecurrentOp=None)  # type: ignore[attr-defined]
-    _module("paddle.compat", to_text=str, long_type=int)
+    _module("paddle.compat", to_text=str, long_type=int, round=lambda x: float(np.copysign(np.floor(abs(x) + 0.5), x)))
     _module("op_test", OpTest=OpTest, randomize_probability=_probabilities)
     _module("testsuite", create_op=None)
     for module, names in (
@@ -375,7 +376,8 @@ def run(tests: Path, options: Sequence[str]) -> int:
         found = [tests / f"test_{name}.py" for name in FILES.split() if (tests / f"test_{name}.py").exists()]
         if not found:
             raise ValueError(f"{tests} has no test_mul_op.py and so on: are these Fluid's tests?")
-        for path in [*found, tests / "decorator_helper.py"]:  # without the __init__.py beside them, and what it needs
+        # Without the __init__.py beside them, and what it needs.
+        for path in [*found, tests / "decorator_helper.py", tests / "simple_nets.py"]:
             if path.exists():
                 shutil.copy(path, folder)
         paths = [folder, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
