@@ -51,8 +51,8 @@ def row(case: str, title: str, about: str) -> Row:
 FAMILY = Family(
     "framework",
     "Training steps",
-    "The same network, batches and optimizer (Adam) in float32, on all processors. Results are not compared, since each "
-    "draws its own initial weights; the framework's tests compare its values and gradients with others'.",
+    "The same network, batches and optimizer (Adam) in float32, on all processors. Results are not compared, since "
+    "each draws its own initial weights; the framework's tests compare its values and gradients with others'.",
     (
         row("lenet", "LeNet", "Two convolutions and two connected layers, 64 images of 28 × 28."),
         row("mlp", "MLP", "784-512-512-10, batches of 128."),
