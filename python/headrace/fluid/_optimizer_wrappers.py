@@ -88,7 +88,9 @@ class RecomputeOptimizer:
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
+        checkpoints: Sequence[Variable | str] | None = None,
     ) -> Any:
+        """As of the optimizer. ``checkpoints`` are Fluid's; they make no difference."""
         return self._optimizer.backward(loss, startup_program, parameter_list, no_grad_set, callbacks)
 
     def apply_gradients(self, params_grads: Any) -> Any:

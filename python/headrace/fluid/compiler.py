@@ -145,7 +145,7 @@ class CompiledProgram:
         build_strategy: BuildStrategy | None = None,
         exec_strategy: ExecutionStrategy | None = None,
         share_vars_from: CompiledProgram | None = None,
-        places: Sequence[CPUPlace] | None = None,
+        places: Sequence[CPUPlace] | CPUPlace | None = None,
     ) -> CompiledProgram:
         """Runs each batch on all places. They are all the one CPU, which makes the whole batch in one go: the result is
         that of the whole batch, and ``cpu_num`` of the Executor says how many threads share the work.
@@ -154,7 +154,7 @@ class CompiledProgram:
             loss_name: of the variable that is minimised, which has to be the program's.
             build_strategy, exec_strategy: make no difference.
             share_vars_from: makes none either: variables are in the scope that the program runs on.
-            places: CPUPlaces.
+            places: CPUPlaces, or one.
 
         Raises:
             NotFound: the program has no such variable.
@@ -165,6 +165,8 @@ class CompiledProgram:
             self.build_strategy = _checked(build_strategy, BuildStrategy, "build_strategy")
         _checked(exec_strategy, ExecutionStrategy, "exec_strategy")
         _checked(share_vars_from, CompiledProgram, "share_vars_from")
+        if isinstance(places, CPUPlace):
+            places = [places]
         for place in places or ():
             _checked(place, CPUPlace, "places")
         self.places = tuple(places) if places else (CPUPlace(),)

@@ -81,6 +81,9 @@ def test_a_compiled_program_trains_as_the_program_does(exe: fluid.Executor) -> N
         loss_name=loss.name, exec_strategy=execution, places=fluid.cpu_places(2)
     )
     assert trained(exe, lambda: exe.run(compiled, feed={"x": X}, fetch_list=[loss])) == expected
+    at_one_place = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=fluid.CPUPlace())
+    assert at_one_place.places == (fluid.CPUPlace(),)
+    assert trained(exe, lambda: exe.run(at_one_place, feed={"x": X}, fetch_list=[loss])) == expected
     halves = [{"x": X[:2]}, {"x": X[2:]}]
     assert trained(exe, lambda: exe.run(compiled, feed=halves, fetch_list=[loss.name])) == expected
     parallel = fluid.ParallelExecutor(

@@ -240,6 +240,17 @@ def test_recompute_is_the_optimizer_that_it_wraps(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(seen[2], seen[0] * 0.8**2, rtol=1e-5)
 
 
+def test_recompute_in_two_parts(exe: fluid.Executor) -> None:
+    optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+    weight = layers.create_parameter([3], "float32", name="weight", default_initializer=fluid.initializer.Constant(2.0))
+    squares = layers.square(weight)
+    pairs = optimizer.backward(layers.reduce_sum(squares), None, None, None, checkpoints=[squares])
+    assert [parameter.name for parameter, _ in pairs] == ["weight"]
+    optimizer.apply_gradients(pairs)
+    run(exe, [])
+    np.testing.assert_allclose(value("weight"), 2.0 - 0.1 * 4.0, rtol=1e-6)
+
+
 def test_private_gradient_descent(exe: fluid.Executor) -> None:
     seen = weights(exe, fluid.optimizer.Dpsgd(0.1, clip=0.5, batch_size=2.0, sigma=0.2), 200)
     noise = []
