@@ -1,8 +1,4 @@
-// Transcendental functions over arrays, with Eigen's vectorised polynomials. Every element is computed by the same
-// instructions, wherever it lies and whatever its neighbours are; so the bits of a result do not depend on alignment or
-// on position.
-//
-// `y` may be `x`. NaN gives NaN. T is float or double.
+// Transcendental functions over arrays, by those of chunk_math.h. `y` may be `x`. T is float or double.
 #pragma once
 
 #include <cstdint>

@@ -167,3 +167,80 @@ def test_logarithms_of_denormals(dtype: Any) -> None:
     x = np.array([smallest, 3 * smallest, np.finfo(dtype).tiny / 2, np.finfo(dtype).tiny, *[1.0] * 30], dtype)
     exponents = np.log(np.frexp(x)[0].astype(np.float64)) + np.frexp(x)[1] * math.log(2)
     OpTest("log", {"X": x}, {}, {"Out": exponents.astype(dtype)}).check_outputs(rtol=1e-6, atol=0)
+
+
+#: type → (function in float64, greatest magnitude of the inputs, error in units of the last place of the result, of 1).
+WIDE: dict[str, tuple[Any, float, float, float]] = {
+    "cos": (np.cos, 2e6, 3, 0.5),
+    "elu": (lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x), 200, 4, 0),
+    "erf": (erf, 8, 6, 0),
+    "exp": (np.exp, 80, 3, 0),
+    "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 20, 6, 20),
+    "logsigmoid": (lambda x: -softplus(-x), 80, 4, 0),
+    "sigmoid": (lambda x: np.exp(-softplus(-x)), 80, 6, 0),
+    "sin": (np.sin, 2e6, 3, 0.5),
+    "softplus": (softplus, 80, 4, 0),
+    "stanh": (lambda x: 1.7159 * np.tanh(0.67 * x), 30, 8, 0),
+    "swish": (lambda x: x * np.exp(-softplus(-x)), 80, 6, 0),
+    "tanh": (np.tanh, 30, 6, 0),
+}
+
+
+def wide(largest: float, dtype: Any) -> np.ndarray:
+    """Numbers of all magnitudes up to the largest; how many is no multiple of any vector's length."""
+    rng = np.random.default_rng(5)
+    return (rng.choice([-1, 1], 20_011) * largest * 10.0 ** -(8 * rng.random(20_011) ** 2)).astype(dtype)
+
+
+@pytest.mark.parametrize("op_type", WIDE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_are_accurate_over_a_wide_range(op_type: str, dtype: Any) -> None:
+    function, largest, places, of_one = WIDE[op_type]
+    x = wide(largest, dtype)
+    expected = function(x.astype(np.float64))
+    (out,) = OpTest(op_type, {"X": x}).run()["Out"]
+    eps = float(np.finfo(dtype).eps)
+    # The reference's own error counts where both have the same precision: these references multiply what exp rounds.
+    slack = 1 if dtype == np.float32 else 100
+    error = np.abs(np.asarray(out, np.float64) - expected)
+    assert (error <= slack * eps * (places * np.abs(expected) + of_one)).all(), x[np.argmax(error)]
+
+
+@pytest.mark.parametrize("op_type", WIDE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_result_does_not_depend_on_its_place(op_type: str, dtype: Any) -> None:
+    x = wide(WIDE[op_type][1], dtype)[:1000]
+    (out,) = OpTest(op_type, {"X": x}).run()["Out"]
+    for start in (1, 7, 16, 995):
+        (part,) = OpTest(op_type, {"X": x[start:]}).run()["Out"]
+        assert np.asarray(part).tobytes() == np.asarray(out)[start:].tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_limits(dtype: Any) -> None:
+    huge = float(np.finfo(dtype).max)
+    x = np.array([-np.inf, -huge, -1e30, np.nan, 1e30, huge, np.inf, *[0.5] * 20], dtype)
+    for op_type, below, above in (
+        ("elu", -1, 0),
+        ("erf", -1, 1),
+        ("exp", 0, np.inf),
+        ("gelu", 0, 0),
+        ("logsigmoid", 0, 0),
+        ("sigmoid", 0, 1),
+        ("softplus", 0, 0),
+        ("swish", 0, 0),
+        ("tanh", -1, 1),
+    ):
+        (out,) = OpTest(op_type, {"X": x}).run()["Out"]
+        out = np.asarray(out)
+        line_below, line_above = op_type == "logsigmoid", op_type in {"elu", "gelu", "softplus", "swish"}
+        begin = 1 if op_type in {"gelu", "swish"} else 0  # infinity times 0 is no number
+        assert (out[begin:3] == (x[begin:3] if line_below else below)).all(), op_type
+        assert np.isnan(out[3]), op_type
+        assert (out[4:7] == (x[4:7] if line_above else above)).all(), op_type
+        assert np.isfinite(out[7:]).all(), op_type
+    for op_type in ("sin", "cos"):
+        (out,) = OpTest(op_type, {"X": x}).run()["Out"]
+        assert np.isnan(np.asarray(out)[[0, 3, 6]]).all()
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(np.asarray(out), getattr(np, op_type)(x), rtol=1e-6, atol=1e-7)
