@@ -7,6 +7,7 @@
 #include "framework/thread_pool.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
+#include "operators/convolution/depthwise.h"
 #include "operators/convolution/im2col.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/gemm_panels.h"
@@ -220,6 +221,9 @@ class ShiftedConvolution {
 
 template <typename T>
 void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
+  if (IsDepthwise(s)) {
+    return ConvolveDepthwise(s, input, filter, out);
+  }
   if (ShiftedConvolution<T>::Pays(s)) {
     return ShiftedConvolution<T>(s).Run(input, filter, out);
   }
@@ -302,6 +306,9 @@ struct ConvImagesBackward {
 template <typename T>
 void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
                       T* filter_grad) {
+  if (IsDepthwise(s)) {
+    return ConvolveDepthwiseBackward(s, out_grad, input, filter, input_grad, filter_grad);
+  }
   // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
   constexpr int64_t kMaxBlocks = 16;
   constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need
