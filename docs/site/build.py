@@ -32,7 +32,12 @@ DOCS = HERE.parent
 # Pages that only the site has: their links lead to generated pages.
 PAGES = HERE / "pages"
 # Files that are pages of the site but are not in docs/.
-OTHERS = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+OTHERS = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "docs/benchmarks/README.md": "benchmarks/index.md",
+}
 
 
 def pages() -> dict[str, str]:
@@ -43,6 +48,7 @@ def pages() -> dict[str, str]:
             found[str(path.relative_to(ROOT))] = str(path.relative_to(DOCS))
     found.update(OTHERS)
     found["docs/design"] = "design/index.md"
+    found["docs/benchmarks"] = "benchmarks/index.md"
     for place, anchor in source_reference.example_anchors().items():
         found[place] = f"examples.md#{anchor}"
     return found
