@@ -32,12 +32,7 @@ DOCS = HERE.parent
 # Pages that only the site has: their links lead to generated pages.
 PAGES = HERE / "pages"
 # Files that are pages of the site but are not in docs/.
-OTHERS = {
-    "README.md": "index.md",
-    "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "docs/benchmarks/README.md": "benchmarks/index.md",
-}
+OTHERS = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 
 
 def pages() -> dict[str, str]:
@@ -45,10 +40,10 @@ def pages() -> dict[str, str]:
     found = {}
     for path in sorted(DOCS.rglob("*.md")):
         if HERE not in path.parents:
-            found[str(path.relative_to(ROOT))] = str(path.relative_to(DOCS))
+            page = path.with_name("index.md") if path.name == "README.md" else path
+            found[str(path.relative_to(ROOT))] = str(page.relative_to(DOCS))
     found.update(OTHERS)
     found["docs/design"] = "design/index.md"
-    found["docs/benchmarks"] = "benchmarks/index.md"
     for place, anchor in source_reference.example_anchors().items():
         found[place] = f"examples.md#{anchor}"
     return found

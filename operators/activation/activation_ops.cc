@@ -65,8 +65,9 @@ void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& pa
   const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
   if constexpr (kIsOfChunks<Function>) {
     ParallelFor(out->numel(), kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
-      ForEachChunk(end - begin, x + begin, to + begin,
-                   [&](const Chunk<T>& chunk) -> Chunk<T> { return function.function(chunk, values); });
+      ForEachChunk(
+          end - begin, to + begin, [&](const Chunk<T>& chunk) -> Chunk<T> { return function.function(chunk, values); },
+          x + begin);
     });
   } else {
     ParallelFor(out->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
@@ -87,10 +88,12 @@ void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>
   const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
   if constexpr (kIsOfChunks<Derivative>) {
     ParallelFor(x_grad->numel(), kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
-      ForEachChunk(end - begin, from + begin, d + begin, dx + begin,
-                   [&](const Chunk<T>& chunk, const Chunk<T>& gradient) -> Chunk<T> {
-                     return gradient * derivative.function(chunk, values);
-                   });
+      ForEachChunk(
+          end - begin, dx + begin,
+          [&](const Chunk<T>& chunk, const Chunk<T>& gradient) -> Chunk<T> {
+            return gradient * derivative.function(chunk, values);
+          },
+          from + begin, d + begin);
     });
   } else {
     ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {

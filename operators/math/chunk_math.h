@@ -29,33 +29,15 @@ Chunk<T> ReadPart(int64_t n, const T* x) {
   return chunk;
 }
 
-// y = function(x), chunk by chunk. `y` may be `x`.
-template <typename T, typename Function>
-void ForEachChunk(int64_t n, const T* x, T* y, Function&& function) {
+// y = function(x, …), chunk by chunk. `y` may be one of the arguments.
+template <typename T, typename Function, typename... Arrays>
+void ForEachChunk(int64_t n, T* y, Function&& function, const Arrays*... x) {
   int64_t i = 0;
   for (; i + kChunk <= n; i += kChunk) {
-    const Chunk<T> in = Eigen::Map<const Chunk<T>>(x + i);
-    Eigen::Map<Chunk<T>>(y + i) = function(in);
+    Eigen::Map<Chunk<T>>(y + i) = function(Chunk<T>(Eigen::Map<const Chunk<T>>(x + i))...);
   }
   if (i < n) {
-    const Chunk<T> out = function(ReadPart(n - i, x + i));
-    for (int64_t j = i; j < n; ++j) {
-      y[j] = out[j - i];
-    }
-  }
-}
-
-// y = function(a, b), chunk by chunk. `y` may be `a` or `b`.
-template <typename T, typename Function>
-void ForEachChunk(int64_t n, const T* a, const T* b, T* y, Function&& function) {
-  int64_t i = 0;
-  for (; i + kChunk <= n; i += kChunk) {
-    const Chunk<T> first = Eigen::Map<const Chunk<T>>(a + i);
-    const Chunk<T> second = Eigen::Map<const Chunk<T>>(b + i);
-    Eigen::Map<Chunk<T>>(y + i) = function(first, second);
-  }
-  if (i < n) {
-    const Chunk<T> out = function(ReadPart(n - i, a + i), ReadPart(n - i, b + i));
+    const Chunk<T> out = function(ReadPart(n - i, x + i)...);
     for (int64_t j = i; j < n; ++j) {
       y[j] = out[j - i];
     }
@@ -138,8 +120,9 @@ Chunk<T> ChunkErf(const Chunk<T>& x) {
 // a fifth of the time that Eigen's takes.
 template <typename T>
 Chunk<T> SineAfterQuarters(const Chunk<T>& x, int quarters) {
-  Chunk<T> out;
+  const auto exact = [quarters](T v) { return quarters == 0 ? std::sin(v) : std::cos(v); };
   if constexpr (std::is_same_v<T, float>) {
+    Chunk<T> out;
     // Up to here, the multiples of the first part of π/2, which has 33 bits, are exact.
     constexpr float kLargest = 1e6F;
     constexpr double kRounding = 0x1.8p52;  // a sum with this has no fraction
@@ -166,15 +149,13 @@ Chunk<T> SineAfterQuarters(const Chunk<T>& x, int quarters) {
     }
     for (int i = 0; i < kChunk && others != 0; ++i) {
       if (!(std::abs(x[i]) <= kLargest)) {
-        out[i] = quarters == 0 ? std::sin(x[i]) : std::cos(x[i]);
+        out[i] = exact(x[i]);
       }
     }
     return out;
+  } else {
+    return ForEachElement(exact, x);
   }
-  for (int i = 0; i < kChunk; ++i) {
-    out[i] = quarters == 0 ? std::sin(x[i]) : std::cos(x[i]);
-  }
-  return out;
 }
 
 template <typename T>

@@ -6,22 +6,22 @@ namespace headrace::ops {
 
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) { return ChunkExp(v); });
+  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkExp(v); }, x);
 }
 
 template <typename T>
 void VectorLog(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) { return ChunkLog(v); });
+  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkLog(v); }, x);
 }
 
 template <typename T>
 void VectorTanh(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) { return ChunkTanh(v); });
+  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkTanh(v); }, x);
 }
 
 template <typename T>
 void VectorSigmoid(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) { return ChunkSigmoid(v); });
+  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkSigmoid(v); }, x);
 }
 
 #define HEADRACE_INSTANTIATE(T)                       \

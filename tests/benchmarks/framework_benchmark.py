@@ -41,6 +41,8 @@ WORDS = 10_000
 WIDTH = 128
 SENTENCES = 32
 CHAIN = 1000
+# Of the environment, from which the libraries take the number of their threads when they are imported.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads")
 
 
 def images() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -337,7 +339,7 @@ class Contestant:
 
     def __init__(self, name: str, case: str, threads: int, python: str) -> None:
         environment = dict(os.environ)
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads"):
+        for variable in THREAD_VARIABLES:
             environment[variable] = str(threads)
         self.name = name
         self._process = subprocess.Popen(

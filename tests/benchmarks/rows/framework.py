@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from framework_benchmark import BATCHES, STEPS, Step
+from framework_benchmark import BATCHES, STEPS, THREAD_VARIABLES, Step
 from harness.contest import OURS, PEER, Aim, Contestant, Effort, Family, Row
 
 #: By contestant: its package, and how it is set up.
@@ -31,8 +31,7 @@ def rate(step: Step, seconds: float) -> float:
 def steps_per_second(name: str, case: str) -> Callable[[Effort], float]:
     def measure(effort: Effort) -> float:
         threads = len(os.sched_getaffinity(0))
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads"):
-            os.environ[variable] = str(threads)  # read when the library is imported
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
         step = STEPS[name](threads)[case]()
         rate(step, effort.warm_up)
         return rate(step, effort.seconds)

@@ -140,10 +140,11 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
         [N, H, W, 2].
     """
     inputs = {"Theta": check_variable(theta, "theta", "affine_grid")}
+    attrs = {}
     if isinstance(out_shape, Variable):
         inputs["OutputShape"] = out_shape
-        return append_layer("affine_grid", inputs, None, name, out_slot="Output")
-    attrs = {"output_shape": check_shape(out_shape, "out_shape", "affine_grid")}
+    else:
+        attrs["output_shape"] = check_shape(out_shape, "out_shape", "affine_grid")
     return append_layer("affine_grid", inputs, attrs, name, out_slot="Output")
 
 
