@@ -38,6 +38,24 @@ def test_a_reader_keeps_its_generation_and_then_follows(config: dict[str, Any], 
     dataset.close()
 
 
+def test_each_pass_reads_one_generation_and_asks_once_for_a_newer_one(config: dict[str, Any], cache: Cache) -> None:
+    keeper = Keeper(cache)
+    fill(cache, 0)
+    keeper.step()
+    with MongoTupleheadDataset(config) as dataset:
+        numbers = [int(sample[1][0]) for sample in map(dataset.__getitem__, range(5))]
+        asked: list[int] = []
+        reader_cache, _ = dataset._open()
+        current = reader_cache.current
+        reader_cache.current = lambda: asked.append(current()) or asked[-1]  # type: ignore[func-returns-value,method-assign]
+        numbers += [int(dataset[id][1][0]) for id in range(2)]
+        fill(cache, 10)
+        keeper.step()
+        numbers += [int(dataset[id][1][0]) for id in (*range(2, 5), *range(5))]
+    assert numbers == [0, 1, 2, 3, 4] * 2 + [10, 11, 12, 13, 14]
+    assert asked == [1, 2]
+
+
 def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
     keeper = Keeper(cache)
     reader = Reader(cache, ("data", "label"))

@@ -43,9 +43,10 @@ class _Name(str):
 class CacheDataset:
     """The common part of the datasets.
 
-    The dataset has SWAP_CAP samples, those of the current generation. It stays with a generation until it is asked for
-    a sample that it has already read, and then continues with the current one; with :meth:`sampler`, each epoch is one
-    whole generation for all workers of a loader. While it reads from a generation, no process removes it; if it reads
+    The dataset has SWAP_CAP samples, those of the current generation. When it is asked for a sample again, it continues
+    with the generation that is current then, and stays with that until it is asked for one of its samples again: a pass
+    over all ids reads one generation. With :meth:`sampler`, each epoch is one whole generation for all workers of a
+    loader. While it reads from a generation, no process removes it; if it reads
     nothing for LEASE seconds, it restarts with the current one.
 
     Samples are tensors if the program has imported torch, else NumPy arrays; ``to`` overrides this. They belong to the
@@ -328,10 +329,8 @@ class CacheDataset:
         _, reader = self._open()
         pinned = reader.is_pinned(self._generation)
         if not pinned or not self._read_ids.isdisjoint(ids):
-            generation = reader.pin_current(self.timeout, keep=bool(self._rounds))
-            if generation != self._generation:
-                self._read_ids.clear()
-            self._generation = generation
+            self._generation = reader.pin_current(self.timeout, keep=bool(self._rounds))
+            self._read_ids.clear()  # asked once for each pass, even if there is no newer one
         self._read_ids.update(ids)
         return self._generation
 
