@@ -40,16 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
+_unexpected = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the terminal summary
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run, of the controller of workers, too, that has skipped what it should not have."""
-    unexpected = _unexpected_skips(session.config)
+    unexpected = session.config.stash[_unexpected] = _unexpected_skips(session.config)
     if unexpected and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    unexpected = _unexpected_skips(config)
+    unexpected = config.stash.get(_unexpected, [])  # nothing if the session has not begun
     if unexpected:
         terminalreporter.section(f"skipped, but not listed in {config.getoption('--expected-skips')}", red=True)
         for line in unexpected:

@@ -218,32 +218,43 @@ class EnormousStream(IterableDataset[Any]):
 
 
 def enormous(samples: list[Any]) -> Any:
-    return np.broadcast_to(np.uint8(samples[0].flat[0]), (5 << 30 if len(samples[0]) > 3 else 3,))
+    return np.zeros(5 << 30 if len(samples[0]) > 3 else 3, np.uint8)  # memory that nobody touches
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(
-    ("dataset", "arguments"),
+    ("dataset", "arguments", "num_workers"),
     [
-        (Enormous(), {}),
-        (EnormousInBulk(), {}),
-        (EnormousOut(), {}),
-        (EnormousStream(), {}),
-        (Enormous(), {"ragged": "list"}),
-        (Enormous(), {"ragged": "lod"}),
-        (Enormous(), {"collate_fn": enormous}),
+        *((dataset(), {}, n) for dataset in (Enormous, EnormousInBulk, EnormousOut, EnormousStream) for n in (0, 1)),
+        (Enormous(), {"ragged": "list"}, 1),
+        (Enormous(), {"ragged": "lod"}, 1),
+        (Enormous(), {"collate_fn": enormous}, 1),
     ],
-    ids=["rows", "bulk", "out", "stream", "list", "lod", "collation"],
 )
 def test_a_batch_larger_than_a_slot(dataset: Any, arguments: dict[str, Any], num_workers: int) -> None:
     """An error with both sizes takes the place of that batch; the others arrive."""
     iterator = iter(DataLoader(dataset, batch_size=2, num_workers=num_workers, **arguments))
     next(iterator)
-    if num_workers == 0 and arguments:
-        next(iterator)  # what a function makes in this process needs no slot
-        return
     with pytest.raises(errors.ResourceExhausted, match=r"\d{10,} .*bytes.* \d{10}") as caught:
         next(iterator)
     assert isinstance(caught.value, MemoryError)
     next(iterator)
     assert next(iterator, None) is None
+
+
+def test_a_collation_in_this_process_needs_no_slot() -> None:
+    iterator = iter(DataLoader(Enormous(), batch_size=2, collate_fn=enormous))
+    assert [len(batch) for batch in iterator] == [3, 5 << 30, 3]
+
+
+@pytest.mark.parametrize("ragged", ["list", "lod"])
+def test_ragged_samples_in_this_process_need_no_slot(ragged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small slots: copies of gigabytes take a minute."""
+    monkeypatch.setattr("headrace.data._iteration.setup._SLOT_BYTES", 1 << 20)
+    samples = [np.full(3 << 20 if index in (2, 3) else 3, index, np.uint8) for index in range(6)]
+    with pytest.raises(errors.ResourceExhausted, match="6291456 bytes of a batch"):
+        list(DataLoader(samples[2:4], batch_size=2))
+    batches = list(DataLoader(samples, batch_size=2, ragged=ragged))
+    for number, batch in enumerate(batches):
+        for row, sample in zip(batch, samples[2 * number :]):
+            np.testing.assert_array_equal(row, sample)
+    assert len(batches) == 3
