@@ -292,11 +292,13 @@ SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t 
   uint64_t used = slot.side_bytes.load(std::memory_order_relaxed);
   uint64_t grown = 0;
   do {
-    const size_t free = slot_bytes - std::min<uint64_t>(slot_bytes, used);
+    // After a stray write, any number may be there.
+    const uint64_t before = AlignedSide(std::min<uint64_t>(slot_bytes, used));
+    const size_t free = slot_bytes - before;
     const size_t room = free - std::min(free, leaves_end);
     HR_ENFORCE(bytes <= room && AlignedSide(bytes) <= room, ResourceExhausted, "a batch with ", used, " and ", bytes,
                " bytes beside its arrays does not fit into a slot of ", slot_bytes, " bytes", LimitHint(slot_bytes));
-    grown = used + AlignedSide(bytes);
+    grown = before + AlignedSide(bytes);
   } while (!slot.side_bytes.compare_exchange_weak(used, grown, std::memory_order_relaxed));
   return {slot_bytes - grown, bytes};
 }
