@@ -1,5 +1,6 @@
 // softmax, log_softmax: along a dimension.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -15,13 +16,28 @@
 
 namespace headrace::ops {
 
+// That of the elements that are numbers; of sixteen at a time, which the compiler keeps in vector registers.
+template <typename T>
+static T Maximum(int64_t n, const T* x) {
+  constexpr int64_t kLanes = 16;
+  T lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = lanes[lane] < x[i + lane] ? x[i + lane] : lanes[lane];
+    }
+  }
+  for (; i < n; ++i) {
+    lanes[0] = std::max(lanes[0], x[i]);
+  }
+  return *std::max_element(lanes, lanes + kLanes);
+}
+
 template <typename T>
 void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out) {
   for (int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
-    T max = -std::numeric_limits<T>::infinity();
-    for (int64_t c = 0; c < cols; ++c) {
-      max = std::max(max, x[c]);
-    }
+    const T max = Maximum(cols, x);
     for (int64_t c = 0; c < cols; ++c) {
       out[c] = x[c] - max;
     }
@@ -147,25 +163,63 @@ void SoftmaxGradKernel(const ExecutionContext& ctx) {
   }
 }
 
+// As Sum of their exponentials, of which it stores a part at a time.
+template <typename T>
+double SumOfExp(int64_t n, const T* x) {
+  T part[kSumBlock];
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += kSumBlock) {
+    const int64_t size = std::min(kSumBlock, n - i);
+    VectorExp(size, x + i, part);
+    sum += static_cast<double>(Sum(size, part));
+  }
+  return sum;
+}
+
+template <typename T>
+void LogSoftmax(int64_t rows, int64_t cols, const T* x, T* out) {
+  ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* row = out + r * cols;
+      SubtractRowMaximum(1, cols, x + r * cols, row);
+      const auto log_sum = static_cast<T>(std::log(SumOfExp(cols, row)));
+      for (int64_t c = 0; c < cols; ++c) {
+        row[c] -= log_sum;
+      }
+    }
+  });
+}
+
+template <typename T>
+void LogSoftmaxGrad(int64_t rows, int64_t cols, const T* log_p, const T* d, T* dx) {
+  ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = r * cols;
+      const T sum = Sum(cols, d + at);
+      VectorExp(cols, log_p + at, dx + at);
+      for (int64_t c = at; c < at + cols; ++c) {
+        dx[c] = d[c] - dx[c] * sum;
+      }
+    }
+  });
+}
+
 template <typename T>
 void LogSoftmaxKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
+  if (s.inner == 1) {
+    return LogSoftmax(s.outer, s.extent, x, out);
+  }
   const int64_t size = s.extent * s.inner;
   PoolVector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
   PoolVector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
-    if (s.inner == 1) {
-      SubtractRowMaximum(1, s.extent, x, out);
-      VectorExp(size, out, exp.data());
-      log_sum[0] = Sum(s.extent, exp.data());
-    } else {
-      SubtractColumnMaximum(s.extent, s.inner, x, log_sum.data(), out);
-      VectorExp(size, out, exp.data());
-      SumColumns(s.extent, s.inner, log_sum.data(), [&exp](int64_t i) { return exp[static_cast<size_t>(i)]; });
-    }
+    SubtractColumnMaximum(s.extent, s.inner, x, log_sum.data(), out);
+    VectorExp(size, out, exp.data());
+    SumColumns(s.extent, s.inner, log_sum.data(), [&exp](int64_t i) { return exp[static_cast<size_t>(i)]; });
     VectorLog(s.inner, log_sum.data(), log_sum.data());
     for (int64_t e = 0; e < s.extent; ++e) {
       for (int64_t i = 0; i < s.inner; ++i) {
@@ -182,16 +236,15 @@ void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
   const T* log_p = out_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.attrs(), out_tensor.dims()));
+  if (s.inner == 1) {
+    return LogSoftmaxGrad(s.outer, s.extent, log_p, d, dx);
+  }
   const int64_t size = s.extent * s.inner;
   PoolVector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
   PoolVector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   for (int64_t o = 0; o < s.outer; ++o, log_p += size, d += size, dx += size) {
     VectorExp(size, log_p, p.data());
-    if (s.inner == 1) {
-      sum[0] = Sum(s.extent, d);
-    } else {
-      SumColumns(s.extent, s.inner, sum.data(), [d](int64_t i) { return d[i]; });
-    }
+    SumColumns(s.extent, s.inner, sum.data(), [d](int64_t i) { return d[i]; });
     for (int64_t e = 0; e < s.extent; ++e) {
       for (int64_t i = 0; i < s.inner; ++i) {
         const int64_t at = e * s.inner + i;

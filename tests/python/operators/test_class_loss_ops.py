@@ -44,6 +44,21 @@ def test_softmax_and_its_logarithm(shape: tuple[int, ...], axis: int) -> None:
         test.check_gradients(["X"])
 
 
+@pytest.mark.parametrize("cols", [15, 16, 17, 511, 513, 1100])
+def test_softmax_of_many_columns(cols: int) -> None:
+    """The largest is in another place in each row, far above the others."""
+    x = RNG.uniform(-2, 2, (cols, cols)) + 300 * np.eye(cols)
+    x[:, 0] -= 1000
+    p = softmax(x)
+    OpTest("softmax", {"X": x}, outputs={"Out": p}).check_outputs()
+    log_p = x - x.max(1, keepdims=True)
+    log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
+    OpTest("log_softmax", {"X": x}, outputs={"Out": log_p}).check_outputs()
+    d = RNG.uniform(-1, 1, x.shape)
+    grad = d - p * d.sum(1, keepdims=True)
+    OpTest("log_softmax_grad", {"Out": log_p, "Out@GRAD": d}, outputs={"X@GRAD": grad}).check_outputs()
+
+
 def test_softmax_does_not_overflow() -> None:
     x = np.array([[1000.0, 0.0], [-1000.0, -1000.0]])
     p = np.array([[1.0, 0.0], [0.5, 0.5]])
