@@ -87,18 +87,18 @@ class BroadcastPlan {
   void ForEachRunInParallelBySmall(const Run& run) const {
     const size_t split = LargestKept();
     const int64_t total = Total();
-    if (total <= kElementsPerBlock || split == groups_.size() || groups_.size() > kMaxGroups) {
+    if (total <= kElementsPerBlock || split == groups_.size() || groups_.size() > kMaxGroups || PoolThreads() == 1) {
       ForEachRun(run);
       return;
     }
+    // Few pieces: each goes through the whole large tensor, and narrow ones would read little of it at a place.
+    const bool is_last = split + 1 == groups_.size();
     const int64_t extent = groups_[split].extent;
-    int64_t width = RowsPerBlock(total / extent);
-    if (split + 1 == groups_.size()) {
-      // Few pieces: each goes through the whole large tensor, and narrow ones would read little of it at a place. They
-      // are cut where vectors end, or the sign of a NaN would depend on the number of threads.
+    const int64_t pieces = int64_t{is_last ? 1 : 4} * PoolThreads();
+    int64_t width = std::max(RowsPerBlock(total / extent), (extent + pieces - 1) / pieces);
+    if (is_last) {
+      // They are cut where vectors end, or the sign of a NaN would depend on the number of threads.
       constexpr int64_t kVectors = 64;
-      const int64_t pieces = PoolThreads() == 1 ? 1 : int64_t{4} * PoolThreads();
-      width = std::max(width, (extent + pieces - 1) / pieces);
       width = (width + kVectors - 1) / kVectors * kVectors;
     }
     ParallelFor(extent, width, [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });

@@ -38,14 +38,16 @@ void MeanGradKernel(const ExecutionContext& ctx) {
 
 // --- reduce_sum, reduce_mean: along some dimensions ---
 
-// Integers are added one by one, since ParallelSumOf adds in double.
+// Integers are added one by one, since ParallelSumOf adds in double; so are short runs, which it takes longer for.
 template <typename T>
 T SumOfRun(int64_t n, const T* x) {
+  constexpr int64_t kShort = 8;
   if constexpr (std::is_floating_point_v<T>) {
-    return ParallelSumOf<T>(n, [x](int64_t i) { return x[i]; });
-  } else {
-    return std::accumulate(x, x + n, T(0));
+    if (n > kShort) {
+      return ParallelSumOf<T>(n, [x](int64_t i) { return x[i]; });
+    }
   }
+  return std::accumulate(x, x + n, T(0));
 }
 
 template <typename T>

@@ -33,6 +33,18 @@ def test_reductions(op_type: str, dim: list[int] | None, keep_dim: bool) -> None
     test.check_gradients(["X"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((300, 200), [0]), ((60, 40, 2), [0, 2]), ((9, 30, 70), [0, 2]), ((50, 7, 8), [2]), ((50, 70, 9), [2])],
+    ids=str,
+)
+def test_sums_of_many(shape: tuple[int, ...], dim: list[int], threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPU_NUM", threads)
+    x = RNG.uniform(-1, 1, shape)
+    OpTest("reduce_sum", {"X": x}, {"dim": dim}, {"Out": x.sum(tuple(dim))}).check_outputs()
+
+
 def test_products_with_zeros() -> None:
     x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0], [1.0, 2.0, 3.0]])
     test = OpTest("reduce_prod", {"X": x}, {"dim": [1]}, {"Out": x.prod(1)})
