@@ -24,8 +24,10 @@ CPP_SOURCES := $(shell find framework operators reader python tests docs -name '
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libsnappy-dev zlib1g-dev libgtest-dev libgmock-dev python3-dev python3-venv
 WHEEL_PACKAGES := ccache
 FUZZ_PACKAGES := clang libclang-rt-14-dev
+# Builds that are not for changing one source after the other compile more sources at a time.
+MANY_AT_A_TIME := -DCMAKE_UNITY_BUILD_BATCH_SIZE=24
 # One build serves the fuzz targets and the tests under AddressSanitizer.
-FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
+FUZZ_OPTIONS = -G Ninja $(MANY_AT_A_TIME) -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
 .PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint format sanitize soak fuzz bench wheel wheels clean
@@ -144,7 +146,7 @@ style: install $(VENV)/.group-test ## formatting, ruff, types and workflow files
 
 # What is generated comes from the build; GCC's precompiled headers mean nothing to clang-tidy.
 lint: style $(LIBRARIES)/lib/libprotobuf.a ## style, and clang-tidy with Clang's thread-safety analysis
-	cmake -S . -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
+	cmake -S . -B build/lint $(MANY_AT_A_TIME) -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
 	JOBS=$(JOBS) $(BIN)/python .ci/tidy.py $(BIN)/clang-tidy build/lint --extra-arg=-Wthread-safety \
 	  --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated
@@ -156,7 +158,7 @@ format: $(VENV)/.group-test ## format all sources in place
 
 # Under ThreadSanitizer, and with precompiled headers, GCC 12 warns of bounds in inlined library code that are not exceeded.
 sanitize: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread -DHEADRACE_BUILD_TESTS=ON \
+	cmake -S . -B build/thread -G Ninja $(MANY_AT_A_TIME) -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread -DHEADRACE_BUILD_TESTS=ON \
 	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict" >/dev/null
 	cmake --build build/thread --parallel $(JOBS)
 	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure
