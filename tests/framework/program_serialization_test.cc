@@ -13,7 +13,7 @@ namespace {
 using test::Append;
 using test::Declare;
 
-KernelFn Nothing() {
+KernelFn NoKernel() {
   return [](const ExecutionContext&) {};
 }
 
@@ -30,7 +30,7 @@ HEADRACE_REGISTER_OP(test_every_attr)
     .Attr<std::vector<float>>("floats", "")
     .Attr<std::vector<std::string>>("strings", "")
     .Attr<BlockRef>("block", "")
-    .Kernel<float>(Nothing());
+    .Kernel<float>(NoKernel());
 
 // A program with something of everything.
 ProgramDesc Sample() {
@@ -232,7 +232,7 @@ HEADRACE_REGISTER_OP(test_versioned)
                const auto value = std::get<int32_t>(old.mapped());
                op->attrs["percent"] = from == 1 ? value * 100 : value / 10;
              })
-    .Kernel<float>(Nothing());
+    .Kernel<float>(NoKernel());
 
 std::string ProgramOfVersion(char version, const std::string& attr) {
   ProgramDesc program;
@@ -263,7 +263,7 @@ TEST(ProgramParse, OperatorsOfOlderVersionsAreUpgraded) {
 
 TEST(OpRegistry, AVersionNeedsAnUpgrade) {
   EXPECT_THROW(
-      OpRegistrar("test_version_without_upgrade").Output("Out", "").Version(1, {}).Kernel<float>(Nothing()).Register(),
+      OpRegistrar("test_version_without_upgrade").Output("Out", "").Version(1, {}).Kernel<float>(NoKernel()).Register(),
       InvalidArgument);
 }
 

@@ -168,11 +168,11 @@ struct Path {
 
 void PrintTo(const Path& path, std::ostream* out) { *out << path.name; }
 
-constexpr uint32_t kWords = 2;
+constexpr uint32_t kKillWords = 2;
 
 // Every instruction counts: the doomed are stepped through them. So nothing is computed that could be known before.
 const BatchLayout& TwoRows() {
-  static const BatchLayout layout({{LeafKind::kArray, -1, sizeof(uint64_t), {2, kWords}}}, "samples", kDataOffset,
+  static const BatchLayout layout({{LeafKind::kArray, -1, sizeof(uint64_t), {2, kKillWords}}}, "samples", kDataOffset,
                                   SmallOptions(4, 2).arena.slot_bytes);
   return layout;
 }
@@ -199,7 +199,7 @@ void MakeRight(BatchProducer& producer, const Claim& claim) {
   producer.PublishLayout(claim, TwoRows().bytes());
   for (uint32_t row = claim.begin; row < claim.end; ++row) {
     producer.BeginRow(claim, row);
-    WriteRow(producer, claim, row, kWords);
+    WriteRow(producer, claim, row, kKillWords);
   }
   if (claim.kind == ClaimKind::kStream) {
     producer.Attach(claim, kStates[claim.batch]);
@@ -352,7 +352,7 @@ void KillAtEveryMomentTest::FinishEpoch(const Stage& stage, bool failed) {
       EXPECT_EQ(batch.problem, ProblemKind::kFailed) << batch.problem_message;
       EXPECT_EQ(batch.problem_message, "once");
     } else {
-      EXPECT_TRUE(HasSamples(batch, Range(stream ? 0 : number * 2, 2), kWords));
+      EXPECT_TRUE(HasSamples(batch, Range(stream ? 0 : number * 2, 2), kKillWords));
     }
   }
   EXPECT_EQ(scheduler.Wait(0), WaitOutcome::kEndOfEpoch);

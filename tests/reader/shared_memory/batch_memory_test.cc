@@ -10,8 +10,8 @@
 namespace headrace::shared_memory {
 namespace {
 
-constexpr uint32_t kWords = 32 * 1024;  // 256 KiB a sample
-constexpr size_t kBatchBytes = 4 * kWords * sizeof(uint64_t);
+constexpr uint32_t kLargeWords = 32 * 1024;  // 256 KiB a sample
+constexpr size_t kBatchBytes = 4 * kLargeWords * sizeof(uint64_t);
 // The header, the layout and the pages that the ends of a batch share with nothing.
 constexpr size_t kSlotExtra = 64 * 1024;
 
@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Producers, BatchMemoryTest, ::testing::Values(1, 2, 8))
 
 TEST_P(BatchMemoryTest, IsBoundedByTheBatchesInFlightAndHeld) {
   SKIP_WITHOUT_FORK();
-  Crew crew(LargeBatches(), GetParam(), SampleOptions{.words = kWords});
+  Crew crew(LargeBatches(), GetParam(), SampleOptions{.words = kLargeWords});
   const size_t empty = crew.scheduler().stats().resident_bytes;
   crew.scheduler().StartEpoch(0);
   std::deque<ReadyBatch> held;
@@ -92,14 +92,14 @@ TEST(BatchSlotsTest, TheRowsOfADeadProducerAreGivenBack) {
     scheduler->StartEpoch(0);
     BatchProducer dead(scheduler->arena(), 0, scheduler->completion_fd());
     BatchProducer other(scheduler->arena(), 1, scheduler->completion_fd());
-    MakeRows(other, *other.TryClaim(), {.words = kWords});
+    MakeRows(other, *other.TryClaim(), {.words = kLargeWords});
     const Claim half = *dead.TryClaim();
     const Claim under_way = *other.TryClaim();
-    ASSERT_TRUE(other.PublishLayout(under_way, SampleLayout(other, under_way, kWords).bytes()));
-    WriteRow(other, under_way, under_way.begin, kWords);
+    ASSERT_TRUE(other.PublishLayout(under_way, SampleLayout(other, under_way, kLargeWords).bytes()));
+    WriteRow(other, under_way, under_way.begin, kLargeWords);
     const size_t before = scheduler->stats().resident_bytes;
-    ASSERT_TRUE(dead.PublishLayout(half, SampleLayout(dead, half, kWords).bytes()));
-    WriteRow(dead, half, half.begin, kWords);
+    ASSERT_TRUE(dead.PublishLayout(half, SampleLayout(dead, half, kLargeWords).bytes()));
+    WriteRow(dead, half, half.begin, kLargeWords);
     EXPECT_GE(scheduler->stats().resident_bytes, before + kBatchBytes / 4 - kSlotExtra);
     EXPECT_TRUE(scheduler->Reclaim(0).busy);
     if (pinned) {  // a locked range would keep its old pages
@@ -108,9 +108,9 @@ TEST(BatchSlotsTest, TheRowsOfADeadProducerAreGivenBack) {
       EXPECT_LE(scheduler->stats().resident_bytes, before + kSlotExtra);
     }
     other.Complete(under_way);
-    MakeAll(other, {.words = kWords});
+    MakeAll(other, {.words = kLargeWords});
     ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
-    EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kWords));
+    EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kLargeWords));
   }
 }
 
@@ -124,17 +124,17 @@ TEST(BatchSlotsTest, ABatchThatADeadProducerMadeAloneIsGivenBack) {
   const size_t before = scheduler->stats().resident_bytes;
   for (int i = 0; i < 2; ++i) {
     const Claim claim = *producer.TryClaim();
-    ASSERT_TRUE(producer.PublishLayout(claim, SampleLayout(producer, claim, kWords).bytes()));
+    ASSERT_TRUE(producer.PublishLayout(claim, SampleLayout(producer, claim, kLargeWords).bytes()));
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
-      WriteRow(producer, claim, row, kWords);
+      WriteRow(producer, claim, row, kLargeWords);
     }
     EXPECT_GE(scheduler->stats().resident_bytes, before + kBatchBytes);
     EXPECT_TRUE(scheduler->Reclaim(0).busy);
     EXPECT_LE(scheduler->stats().resident_bytes, before + kSlotExtra);
   }
-  MakeAll(producer, {.words = kWords});
+  MakeAll(producer, {.words = kLargeWords});
   ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
-  EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kWords));
+  EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kLargeWords));
 }
 
 TEST(BatchSlotsTest, SlotsAreReusedWhileTheyAreWarm) {
@@ -176,9 +176,9 @@ TEST(BatchSlotsTest, MemoryThatAnEpochDidNotNeedIsGivenBack) {
   const auto take = [&](uint64_t batches, bool keep) {
     std::vector<ReadyBatch> kept;
     for (uint64_t i = 0; i < batches; ++i) {
-      MakeAll(producer, {.words = kWords / 8});
+      MakeAll(producer, {.words = kLargeWords / 8});
       ReadyBatch batch = scheduler->Take();
-      EXPECT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4), kWords / 8));
+      EXPECT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4), kLargeWords / 8));
       if (keep) {
         kept.push_back(std::move(batch));
       }

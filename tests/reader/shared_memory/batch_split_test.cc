@@ -27,7 +27,7 @@ SchedulerOptions Split(uint64_t dataset_length, uint64_t batch_size) {
   return options;
 }
 
-Crew::Work Makers(const SampleOptions& options = {}) {
+Crew::Work SplitMakers(const SampleOptions& options = {}) {
   return [options](BatchProducer& producer, const Claim& claim) { MakeSplit(producer, claim, options); };
 }
 
@@ -39,7 +39,7 @@ TEST_P(BatchSplitTest, BatchesAreCollatedFromAllTheirSamples) {
   SKIP_WITHOUT_FORK();
   for (const uint64_t batch_size : {1, 7, 300}) {
     SchedulerOptions options = Split(1000, batch_size);
-    Crew crew(options, GetParam(), Makers());
+    Crew crew(options, GetParam(), SplitMakers());
     for (uint64_t epoch = 0; epoch < 3; ++epoch) {
       crew.scheduler().StartEpoch(epoch);
       for (uint64_t first = 0; first < 1000; first += batch_size) {
@@ -311,7 +311,7 @@ TEST(BatchSplitMemoryTest, IsBoundedOverAnEpoch) {
 TEST(BatchSplitMemoryTest, BatchesThatAreKeptGiveTheirSamplesBack) {
   SKIP_WITHOUT_FORK();
   constexpr uint32_t kWords = 16 << 10;  // 128 KiB a sample
-  Crew crew(Split(40, 4), 2, Makers({.words = kWords}));
+  Crew crew(Split(40, 4), 2, SplitMakers({.words = kWords}));
   crew.scheduler().StartEpoch(0);
   std::deque<ReadyBatch> kept;
   for (uint64_t number = 0; number < 10; ++number) {
@@ -325,7 +325,7 @@ TEST(BatchSplitMemoryTest, BatchesThatAreKeptGiveTheirSamplesBack) {
   EXPECT_LE(crew.scheduler().stats().resident_bytes, (10 + 2 + 3 * 2) * kBatch + (16 << 20) / 4);
 }
 
-struct Storm {
+struct SplitStorm {
   const char* name;
   uint32_t collators;
   bool in_order;
@@ -333,22 +333,22 @@ struct Storm {
   bool uneven;
 };
 
-void PrintTo(const Storm& storm, std::ostream* out) { *out << storm.name; }
+void PrintTo(const SplitStorm& storm, std::ostream* out) { *out << storm.name; }
 
-class SplitStormTest : public ::testing::TestWithParam<Storm> {};
+class SplitStormTest : public ::testing::TestWithParam<SplitStorm> {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SplitStormTest,
-                         ::testing::Values(Storm{"all_collate", kMaxProducers, true, false, false},
-                                           Storm{"one_collates", 1, true, false, false},
-                                           Storm{"any_order", 2, false, false, true},
-                                           Storm{"abandoned", 2, true, true, false},
-                                           Storm{"uneven", 3, true, false, true}),
+                         ::testing::Values(SplitStorm{"all_collate", kMaxProducers, true, false, false},
+                                           SplitStorm{"one_collates", 1, true, false, false},
+                                           SplitStorm{"any_order", 2, false, false, true},
+                                           SplitStorm{"abandoned", 2, true, true, false},
+                                           SplitStorm{"uneven", 3, true, false, true}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 // Random producers are killed again and again; every batch comes once, nevertheless, and right.
 TEST_P(SplitStormTest, EveryBatchComesOnceWhoeverDies) {
   SKIP_WITHOUT_FORK();
-  const Storm storm = GetParam();
+  const SplitStorm storm = GetParam();
   SchedulerOptions options = Split(uint64_t{1} << 40, 6);
   options.prefetch = 6;
   options.collators = storm.collators;

@@ -67,7 +67,7 @@ void MakeOfStream(BatchProducer& producer, const Claim& planned, const std::vect
   producer.Complete(claim);
 }
 
-Crew::Work Makers(std::vector<uint64_t> lengths, int64_t cost_ns = 0) {
+Crew::Work StreamMakers(std::vector<uint64_t> lengths, int64_t cost_ns = 0) {
   return [lengths = std::move(lengths), cost_ns](BatchProducer& producer, const Claim& claim) {
     MakeOfStream(producer, claim, lengths, cost_ns);
   };
@@ -116,7 +116,7 @@ TEST(BatchStreamTest, OneStreamOfAllProducersEndsWhereItEnds) {
   SKIP_WITHOUT_FORK();
   for (const uint64_t length : {0, 1, 4, 7, 40, 101}) {
     for (const uint32_t producers : {1, 3}) {
-      Crew crew(Streams(0), producers, Makers({length}));
+      Crew crew(Streams(0), producers, StreamMakers({length}));
       for (uint64_t epoch = 0; epoch < 3; ++epoch) {
         crew.scheduler().StartEpoch(epoch);
         ASSERT_NO_FATAL_FAILURE(ExpectRest(crew, {length}, RoundRobin({length}))) << length;
@@ -129,7 +129,8 @@ TEST(BatchStreamTest, StreamsTakeTurnsUntilEachHasEnded) {
   SKIP_WITHOUT_FORK();
   for (const std::vector<uint64_t>& lengths : std::vector<std::vector<uint64_t>>{
            {9, 40, 17}, {0, 0, 5}, {0, 0, 0}, {100, 1, 100}, {8, 8, 8}, {3, 200, 3}, {12}}) {
-    Crew crew(Streams(static_cast<uint32_t>(lengths.size())), static_cast<uint32_t>(lengths.size()), Makers(lengths));
+    Crew crew(Streams(static_cast<uint32_t>(lengths.size())), static_cast<uint32_t>(lengths.size()),
+              StreamMakers(lengths));
     for (uint64_t epoch = 0; epoch < 3; ++epoch) {
       crew.scheduler().StartEpoch(epoch);
       ASSERT_NO_FATAL_FAILURE(ExpectRest(crew, lengths, RoundRobin(lengths)));
@@ -165,7 +166,7 @@ TEST(BatchStreamTest, AStreamIsMadeByItsProducerAlone) {
 TEST(BatchStreamTest, ManySleepingProducersAreWokenForTheirStreams) {
   SKIP_WITHOUT_FORK();
   const std::vector<uint64_t> lengths(40, 6);
-  Crew crew(Streams(40), 40, Makers(lengths));
+  Crew crew(Streams(40), 40, StreamMakers(lengths));
   for (uint32_t id = 0; id < 40; ++id) {
     crew.producer(id).AwaitSleep();
   }
@@ -176,7 +177,7 @@ TEST(BatchStreamTest, ManySleepingProducersAreWokenForTheirStreams) {
 TEST(BatchStreamTest, ResumesAtAnyPosition) {
   SKIP_WITHOUT_FORK();
   const std::vector<uint64_t> lengths{9, 40, 17};
-  Crew crew(Streams(3), 3, Makers(lengths));
+  Crew crew(Streams(3), 3, StreamMakers(lengths));
   const std::vector<Delivered> all = RoundRobin(lengths);
   std::vector<uint64_t> next(3);
   for (size_t taken = 0; taken <= all.size(); ++taken) {
@@ -200,7 +201,7 @@ TEST(BatchStreamTest, OneStreamResumesWithoutTheBatchesTaken) {
   for (const bool in_order : {true, false}) {
     SchedulerOptions options = Streams(0);
     options.in_order = in_order;
-    Crew crew(options, 2, Makers({41}));
+    Crew crew(options, 2, StreamMakers({41}));
     crew.scheduler().StartEpoch({0, 3, {4, 6, 7}});
     std::set<uint64_t> numbers;
     while (const std::optional<ReadyBatch> batch = crew.Next()) {
@@ -301,7 +302,7 @@ TEST(BatchStreamTest, TheEndOfAStreamCarriesWhatItsMakerAttached) {
 TEST(BatchStreamTest, AnEpochMayBeAbandoned) {
   SKIP_WITHOUT_FORK();
   const std::vector<uint64_t> lengths{30, 90, 61};
-  Crew crew(Streams(3), 3, Makers(lengths, 10'000));
+  Crew crew(Streams(3), 3, StreamMakers(lengths, 10'000));
   for (uint64_t epoch = 0; epoch < 30; ++epoch) {
     crew.scheduler().StartEpoch(epoch);
     for (uint64_t number = 0; number < epoch % 7; ++number) {
@@ -392,32 +393,34 @@ TEST(BatchStreamTest, AClaimantMayWriteAnotherLayout) {
   EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, kBatchSize), 5));
 }
 
-struct Storm {
+struct StreamStorm {
   const char* name;
   uint32_t streams;
   bool in_order;
   bool abandon;
 };
 
-void PrintTo(const Storm& storm, std::ostream* out) { *out << storm.name; }
+void PrintTo(const StreamStorm& storm, std::ostream* out) { *out << storm.name; }
 
-class StreamStormTest : public ::testing::TestWithParam<Storm> {};
+class StreamStormTest : public ::testing::TestWithParam<StreamStorm> {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StreamStormTest,
-                         ::testing::Values(Storm{"one_stream", 0, true, false}, Storm{"one_each", 3, true, false},
-                                           Storm{"any_order", 3, false, false}, Storm{"abandoned", 3, true, true},
-                                           Storm{"one_any_order", 0, false, true}),
+                         ::testing::Values(StreamStorm{"one_stream", 0, true, false},
+                                           StreamStorm{"one_each", 3, true, false},
+                                           StreamStorm{"any_order", 3, false, false},
+                                           StreamStorm{"abandoned", 3, true, true},
+                                           StreamStorm{"one_any_order", 0, false, true}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 // Random producers are killed again and again; every batch comes once, nevertheless, and right.
 TEST_P(StreamStormTest, EveryBatchComesOnceWhoeverDies) {
   SKIP_WITHOUT_FORK();
-  const Storm storm = GetParam();
+  const StreamStorm storm = GetParam();
   const std::vector<uint64_t> lengths =
       storm.streams == 0 ? std::vector<uint64_t>{1000} : std::vector<uint64_t>{300, 500, 410};
   SchedulerOptions options = Streams(storm.streams);
   options.in_order = storm.in_order;
-  Crew crew(options, 3, Makers(lengths, 5'000));
+  Crew crew(options, 3, StreamMakers(lengths, 5'000));
   const std::vector<Delivered> all = RoundRobin(lengths);
   std::mt19937_64 random(storm.streams);
   constexpr int kKills = 50;

@@ -21,7 +21,7 @@ namespace {
 constexpr int kCapturing = 900;
 constexpr uint32_t kWords = 16;
 
-SchedulerOptions Pinning(uint64_t batches, uint32_t slots) {
+SchedulerOptions FencePinning(uint64_t batches, uint32_t slots) {
   SchedulerOptions options = SmallOptions(batches, 1);
   options.pin_memory = true;
   options.arena.slot_count = slots;
@@ -70,7 +70,7 @@ class DeviceFenceTest : public CudaTest {
   size_t Consume(uint64_t batches, uint32_t slots, size_t kept = 0, bool fence = true) {
     Device device(stub_, batches);
     {
-      SchedulerOptions options = Pinning(batches, slots);
+      SchedulerOptions options = FencePinning(batches, slots);
       options.fence_device = fence;
       const auto scheduler = BatchScheduler::Create(options);
       BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
@@ -106,7 +106,7 @@ TEST_F(DeviceFenceTest, BatchesThatAreKeptForAWhileAreCopiedRightly) { EXPECT_EQ
 
 TEST_F(DeviceFenceTest, TheLoaderWaitsForTheDeviceWhenNoSlotIsLeft) {
   Device device(stub_, 8);
-  const auto scheduler = BatchScheduler::Create(Pinning(8, 4));
+  const auto scheduler = BatchScheduler::Create(FencePinning(8, 4));
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
   stub_->busy = true;
@@ -138,7 +138,7 @@ TEST_F(DeviceFenceTest, TheLoaderWaitsForTheDeviceWhenNoSlotIsLeft) {
 TEST_F(DeviceFenceTest, TheEndOfALoaderWaitsForTheDevice) {
   Device device(stub_, 3);
   {
-    const auto scheduler = BatchScheduler::Create(Pinning(3, 8));
+    const auto scheduler = BatchScheduler::Create(FencePinning(3, 8));
     BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
     scheduler->StartEpoch(0);
     stub_->busy = true;
