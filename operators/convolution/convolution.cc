@@ -57,164 +57,143 @@ ConvShape::ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input
 
 namespace {
 
-// Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
-// by one, since the products over them are shared among the threads.
-template <typename Visit>
-void ForEachImage(const ConvShape& s, const Visit& visit) {
-  constexpr int64_t kFew = 4;
-  const int64_t n = s.images * s.groups;
-  const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
-  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      visit(i);
-    }
-  });
+// Whether no pixel lies outside of the image.
+bool HasNoPadding(const ConvShape& s) {
+  return s.planes.Paddings() == 0 && s.rows.Paddings() == 0 && s.cols.Paddings() == 0;
 }
 
-// A convolution of stride 1, as a sum of products with one matrix per element of the window. With zeros around it, a
-// channel of the image, read from another place on, is a row of such a matrix: nothing has to be copied for each
-// element of the window. The price are output positions within the zeros, which are computed, then left out.
+// A convolution as products of the filter and the patches of images, which are copied panel by panel, on the way into
+// the product. With zeros around the image, each element of the patches has the same distance from the first one,
+// wherever a patch lies.
 template <typename T>
-class ShiftedConvolution {
+class PaddedConvolution {
  public:
-  explicit ShiftedConvolution(const ConvShape& s)
+  explicit PaddedConvolution(const ConvShape& s)
       : s_(s),
-        height_(s.in.height + s.rows.Paddings()),
-        width_(s.in.width + s.cols.Paddings()),
-        positions_(((s.out.depth - 1) * height_ + s.out.height - 1) * width_ + s.out.width) {
-    // Rows of a matrix that are a multiple of some large power of two apart would share the same places in a cache.
-    constexpr int64_t kLine = 64 / sizeof(T);
-    channel_ = (((s.in.depth + s.planes.Paddings()) * height_ * width_ + kLine - 1) / kLine | 1) * kLine;
-  }
+        padded_{s.in.depth + s.planes.Paddings(), s.in.height + s.rows.Paddings(), s.in.width + s.cols.Paddings()} {}
 
-  // Whether it can be computed so, without much memory, and in less time than the copies for each element of the window
-  // would take, which many filters share.
-  static bool Pays(const ConvShape& s) {
-    constexpr int64_t kMinChannels = 16;   // of a product, for each time that its result is read and written
-    constexpr double kFiltersPerCopy = 8;  // that take as long as the copying
-    constexpr double kMaxWaste = 0.15;     // of positions; measured
-    constexpr double kMaxPadding = 4;      // how many times as large the input may become
-    if (s.planes.stride != 1 || s.rows.stride != 1 || s.cols.stride != 1 || s.channels < kMinChannels ||
-        s.IsPointwise()) {
-      return false;
-    }
+  // Whether the padded images take little memory.
+  static bool Fits(const ConvShape& s) {
+    constexpr double kMaxPadding = 16;  // how many times as large the input may become
     const auto padded = [](int64_t extent, const Window& w) {
       return static_cast<double>(extent) + static_cast<double>(w.Paddings());
     };
-    const double height = padded(s.in.height, s.rows);
-    const double width = padded(s.in.width, s.cols);
-    const double positions =
-        (static_cast<double>(s.out.depth - 1) * height + static_cast<double>(s.out.height - 1)) * width +
-        static_cast<double>(s.out.width);
-    return padded(s.in.depth, s.planes) * height * width <= kMaxPadding * static_cast<double>(s.in.Volume()) &&
-           positions < static_cast<double>(s.Pixels()) *
-                           (1 + std::min(kMaxWaste, kFiltersPerCopy / static_cast<double>(s.maps)));
+    return padded(s.in.depth, s.planes) * padded(s.in.height, s.rows) * padded(s.in.width, s.cols) <=
+           kMaxPadding * static_cast<double>(s.in.Volume());
   }
 
   void Run(const T* input, const T* filter, T* out) const {
     constexpr int64_t kMaxElements = 1 << 22;  // of the padded images
-    constexpr int64_t kTasks = 16;             // of an image that threads share, else they share the images
-    const int64_t window = s_.planes.size * s_.rows.size * s_.cols.size;
-    const int64_t padded_size = s_.channels * channel_ + kGemmSlack;
-    const int64_t images = s_.images * s_.groups;
-    const bool is_large = s_.FilterSize() * s_.Pixels() >= kTasks * kGemmWorkPerTask;
-    const int64_t blocks = is_large || images == 0
+    constexpr int64_t kTasks = 16;             // of a product that threads share, else they share the products
+    // Small images share a product: columns for whole panels, which many rows of the filter are read for.
+    constexpr int64_t kMinColumns = 384;
+    const int64_t together =
+        std::clamp<int64_t>(kMinColumns / std::max<int64_t>(1, s_.Pixels()), 1, std::max<int64_t>(1, s_.images));
+    const int64_t parts = (s_.images + together - 1) / together;
+    const int64_t products = parts * s_.groups;
+    const int64_t padded_size = HasNoPadding(s_) ? 0 : together * s_.channels * padded_.Volume();
+    const int64_t result_size = together == 1 ? 0 : together * s_.OutputSizeOfGroup();
+    const int64_t size = std::max<int64_t>(1, padded_size + result_size);
+    const bool is_large = s_.FilterSize() * s_.Pixels() * together >= kTasks * kGemmWorkPerTask;
+    const int64_t blocks = is_large || products == 0
                                ? 1
-                               : std::clamp<int64_t>(kMaxElements / padded_size, 1, std::min(FreePieces::kMax, images));
-    Tensor shifts_memory;
-    Tensor weights_memory;
-    Tensor padded_memory;
-    int64_t* shifts = Scratch<int64_t>(&shifts_memory, window);
-    T* weights = Scratch<T>(&weights_memory, s_.groups * s_.FilterSize());
-    T* padded = Scratch<T>(&padded_memory, blocks * padded_size);
-    ListShifts(shifts);
-    SplitFilter(window, filter, weights);
+                               : std::clamp<int64_t>(kMaxElements / size, 1, std::min(FreePieces::kMax, products));
+    Tensor offsets_memory;
+    Tensor memory;
+    int64_t* offsets = Scratch<int64_t>(&offsets_memory, s_.PatchSize());
+    T* buffers = Scratch<T>(&memory, std::min<int64_t>(blocks, PoolThreads()) * (padded_size + result_size));
+    ListOffsets(offsets);
     FreePieces pieces;
     ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
       const int64_t piece = pieces.Take();
-      T* image = padded + piece * padded_size;
-      for (int64_t i = images * first / blocks; i < images * end / blocks; ++i) {
-        Pad(input + i * s_.InputSize(), image);
-        T* to = out + i * s_.OutputSizeOfGroup();
-        const auto store = [this, to](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width,
-                                      const T* panel) { Store(row, rows, col, cols, width, panel, to); };
-        GemmOfShifts<T>(s_.maps, positions_, s_.channels, weights + i % s_.groups * s_.FilterSize(), image, channel_,
-                        shifts, window, store);
+      T* buffer = buffers + piece * (padded_size + result_size);
+      for (int64_t i = products * first / blocks; i < products * end / blocks; ++i) {
+        const int64_t group = i % s_.groups;
+        const int64_t image = i / s_.groups * together;
+        RunImages(image, std::min(together, s_.images - image), group, input, filter, offsets, buffer,
+                  buffer + padded_size, out);
       }
       pieces.Return(piece);
     });
   }
 
  private:
-  // How far each element of the window is from the first, in a padded image.
-  void ListShifts(int64_t* shifts) const {
-    for (int64_t h = 0; h < s_.planes.size; ++h) {
-      for (int64_t i = 0; i < s_.rows.size; ++i) {
-        for (int64_t j = 0; j < s_.cols.size; ++j) {
-          *shifts++ = (h * s_.planes.dilation * height_ + i * s_.rows.dilation) * width_ + j * s_.cols.dilation;
+  // How far each element of a patch is from the first.
+  void ListOffsets(int64_t* offsets) const {
+    for (int64_t c = 0; c < s_.channels; ++c) {
+      for (int64_t h = 0; h < s_.planes.size; ++h) {
+        for (int64_t i = 0; i < s_.rows.size; ++i) {
+          for (int64_t j = 0; j < s_.cols.size; ++j) {
+            *offsets++ = c * padded_.Volume() +
+                         (h * s_.planes.dilation * padded_.height + i * s_.rows.dilation) * padded_.width +
+                         j * s_.cols.dilation;
+          }
         }
       }
     }
   }
 
-  // [groups, maps, channels, window] to [groups, window, maps, channels].
-  void SplitFilter(int64_t window, const T* filter, T* weights) const {
-    ParallelFor(s_.groups * s_.maps, RowsPerBlock(s_.PatchSize()), [=, this](int64_t first, int64_t end) {
-      for (int64_t m = first; m < end; ++m) {
-        const T* from = filter + m * s_.PatchSize();
-        T* to = weights + m / s_.maps * s_.FilterSize() + m % s_.maps * s_.channels;
-        for (int64_t c = 0; c < s_.channels; ++c) {
-          for (int64_t w = 0; w < window; ++w) {
-            to[w * s_.maps * s_.channels + c] = from[c * window + w];
-          }
+  // A group of images [image, image + count). `padded` has room for them, `result` for theirs if they are several.
+  void RunImages(int64_t image, int64_t count, int64_t group, const T* input, const T* filter, const int64_t* offsets,
+                 T* padded, T* result, T* out) const {
+    const T* images = input + (image * s_.groups + group) * s_.InputSize();
+    int64_t distance = s_.groups * s_.InputSize();
+    if (!HasNoPadding(s_)) {
+      ParallelFor(count * s_.channels, RowsPerBlock(padded_.Volume()), [=, this](int64_t first, int64_t end) {
+        for (int64_t c = first; c < end; ++c) {
+          Pad(images + c / s_.channels * distance + c % s_.channels * s_.in.Volume(), padded + c * padded_.Volume());
         }
+      });
+      images = padded;
+      distance = s_.channels * padded_.Volume();
+    }
+    const auto patches = [=, this](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel) {
+      CopyPatches(images, distance, offsets + row, rows, col, cols, width, panel);
+    };
+    const StridedMatrix<T> weights{filter + group * s_.FilterSize(), s_.PatchSize(), 1};
+    T* to = out + (image * s_.groups + group) * s_.OutputSizeOfGroup();
+    if (count == 1) {
+      GemmWithPanels<T>(s_.maps, s_.Pixels(), s_.PatchSize(), weights, patches, false, to, s_.Pixels());
+      return;
+    }
+    const int64_t columns = count * s_.Pixels();
+    GemmWithPanels<T>(s_.maps, columns, s_.PatchSize(), weights, patches, false, result, columns);
+    ParallelFor(count * s_.maps, RowsPerBlock(s_.Pixels()), [=, this](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i) {
+        std::copy_n(result + i % s_.maps * columns + i / s_.maps * s_.Pixels(), s_.Pixels(),
+                    to + (i / s_.maps * s_.groups * s_.maps + i % s_.maps) * s_.Pixels());
       }
     });
   }
 
-  void Pad(const T* image, T* padded) const {
-    ParallelFor(s_.channels, RowsPerBlock(channel_), [=, this](int64_t first, int64_t end) {
-      for (int64_t c = first; c < end; ++c) {
-        const T* from = image + c * s_.in.Volume();
-        T* to = padded + c * channel_;
-        std::fill_n(to, channel_, T(0));
-        to += (s_.planes.padding * height_ + s_.rows.padding) * width_ + s_.cols.padding;
-        for (int64_t z = 0; z < s_.in.depth; ++z) {
-          for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width) {
-            std::copy_n(from, s_.in.width, to + (z * height_ + y) * width_);
-          }
-        }
+  // A channel.
+  void Pad(const T* from, T* to) const {
+    std::fill_n(to, padded_.Volume(), T(0));
+    to += (s_.planes.padding * padded_.height + s_.rows.padding) * padded_.width + s_.cols.padding;
+    for (int64_t z = 0; z < s_.in.depth; ++z) {
+      for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width) {
+        std::copy_n(from, s_.in.width, to + (z * padded_.height + y) * padded_.width);
       }
-    });
+    }
   }
 
-  // Keeps the positions of a panel that are of the output.
-  void Store(int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, const T* panel, T* out) const {
-    int64_t x = col % width_;
-    int64_t y = col / width_ % height_;
-    int64_t z = col / (width_ * height_);
-    for (int64_t n = 0; cols > 0; cols -= n, panel += n) {
-      n = std::min(cols, width_ - x);
-      const int64_t kept = std::min(n, s_.out.width - x);
-      if (kept > 0 && y < s_.out.height) {
-        T* to = out + (z * s_.out.height + y) * s_.out.width + x;
-        for (int64_t r = 0; r < rows; ++r) {
-          CopyRun(panel + r * width, kept, to + (row + r) * s_.Pixels());
-        }
-      }
-      x = 0;
-      if (++y == height_) {
-        y = 0;
-        ++z;
-      }
+  // Elements at `offsets` of the patches of positions [col, col + cols), counted through the images, which are
+  // `distance` apart.
+  void CopyPatches(const T* images, int64_t distance, const int64_t* offsets, int64_t rows, int64_t col, int64_t cols,
+                   int64_t width, T* panel) const {
+    for (int64_t n = 0; cols > 0; cols -= n, col += n, panel += n) {
+      const int64_t x = col % s_.out.width;
+      const int64_t y = col / s_.out.width % s_.out.height;
+      const int64_t z = col / (s_.out.width * s_.out.height) % s_.out.depth;
+      n = std::min(cols, s_.out.width - x);
+      const T* from = images + col / s_.Pixels() * distance +
+                      (z * s_.planes.stride * padded_.height + y * s_.rows.stride) * padded_.width + x * s_.cols.stride;
+      CopyRuns(s_.cols.stride, from, offsets, rows, n, width, panel);
     }
   }
 
   const ConvShape& s_;
-  int64_t height_;  // of a padded image
-  int64_t width_;
-  int64_t positions_;  // of the output in it, from the first to the last
-  int64_t channel_;    // from one to the next
+  const Extents padded_;
 };
 
 }  // namespace
@@ -224,21 +203,30 @@ void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
   if (IsDepthwise(s)) {
     return ConvolveDepthwise(s, input, filter, out);
   }
-  if (ShiftedConvolution<T>::Pays(s)) {
-    return ShiftedConvolution<T>(s).Run(input, filter, out);
+  // The patches of an image are the image itself, and large enough.
+  constexpr int64_t kManyPixels = 128;
+  const bool is_matrix = s.IsPointwise() && s.Pixels() >= kManyPixels;
+  if (!is_matrix && PaddedConvolution<T>::Fits(s)) {
+    return PaddedConvolution<T>(s).Run(input, filter, out);
   }
-  ForEachImage(s, [&](int64_t i) {
-    const T* image = input + i * s.InputSize();
-    const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
-    T* to = out + i * s.OutputSizeOfGroup();
-    if (s.IsPointwise()) {
-      Gemm<T>(s.maps, s.Pixels(), s.PatchSize(), T(1), weights, {image, s.Pixels(), 1}, false, to, s.Pixels());
-      return;
+  // A few large images are taken one by one, since the products over them are shared among the threads.
+  constexpr int64_t kFew = 4;
+  const int64_t n = s.images * s.groups;
+  const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
+  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* image = input + i * s.InputSize();
+      const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
+      T* to = out + i * s.OutputSizeOfGroup();
+      if (s.IsPointwise()) {
+        Gemm<T>(s.maps, s.Pixels(), s.PatchSize(), T(1), weights, {image, s.Pixels(), 1}, false, to, s.Pixels());
+        continue;
+      }
+      const auto columns = [&s, image](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel) {
+        ImageToPanel(s, image, row, rows, col, cols, width, panel);
+      };
+      GemmWithPanels<T>(s.maps, s.Pixels(), s.PatchSize(), weights, columns, false, to, s.Pixels());
     }
-    const auto columns = [&s, image](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel) {
-      ImageToPanel(s, image, row, rows, col, cols, width, panel);
-    };
-    GemmWithPanels<T>(s.maps, s.Pixels(), s.PatchSize(), weights, columns, false, to, s.Pixels());
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "operators/convolution/convolution.h"
 
@@ -56,6 +57,59 @@ template <typename T>
     copy(std::integral_constant<int64_t, 2>());
   } else if (n == 1) {
     *to = *from;
+  }
+}
+
+// The same of every second element, [0, 2n) without the last.
+template <typename T>
+[[gnu::always_inline]] inline void CopyEverySecond(const T* from, int64_t n, T* to) {
+  if constexpr (sizeof(T) == 4) {
+    const auto copy = [from, n, to]<int64_t kStep, int... kIndex>(std::integer_sequence<int, kIndex...>,
+                                                                  std::integral_constant<int64_t, kStep>) {
+      typedef T Vector __attribute__((vector_size(kStep * sizeof(T))));
+      Vector low, high;
+      const auto step = [&](int64_t i) {
+        __builtin_memcpy(&low, from + 2 * i, sizeof(low));
+        __builtin_memcpy(&high, from + 2 * i + kStep - 1, sizeof(high));
+        const Vector v = __builtin_shufflevector(low, high, (kIndex < kStep / 2 ? 2 * kIndex : 2 * kIndex + 1)...);
+        __builtin_memcpy(to + i, &v, sizeof(v));
+      };
+      for (int64_t i = 0; i < n - kStep; i += kStep) {
+        step(i);
+      }
+      step(n - kStep);
+    };
+    if (n >= 8) {
+      return copy(std::make_integer_sequence<int, 8>(), std::integral_constant<int64_t, 8>());
+    }
+    if (n >= 4) {
+      return copy(std::make_integer_sequence<int, 4>(), std::integral_constant<int64_t, 4>());
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = from[2 * i];
+  }
+}
+
+// Runs of n elements, `stride` apart from each other, from each of the `offsets` on: to[r · width + i] =
+// from[offsets[r]
+// + i · stride].
+template <typename T>
+void CopyRuns(int64_t stride, const T* from, const int64_t* offsets, int64_t rows, int64_t n, int64_t width, T* to) {
+  if (stride == 1) {
+    for (int64_t r = 0; r < rows; ++r) {
+      CopyRun(from + offsets[r], n, to + r * width);
+    }
+  } else if (stride == 2) {
+    for (int64_t r = 0; r < rows; ++r) {
+      CopyEverySecond(from + offsets[r], n, to + r * width);
+    }
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < n; ++i) {
+        to[r * width + i] = from[offsets[r] + i * stride];
+      }
+    }
   }
 }
 

@@ -40,13 +40,17 @@ struct GemmTile {
   int64_t columns;
 };
 
-// An instruction set: functions for 1 to max_rows rows of one vector or two.
+// How many columns of a product of one row are computed at a time: their sums stay in the first-level cache.
+constexpr int64_t kRowColumns = 512;
+
+// An instruction set: functions for 1 to max_rows rows of one vector or two, and for one row of many.
 template <typename T>
 struct GemmIsa {
   int64_t lanes;
   int64_t max_rows;
   void (*const* one)(const GemmTile<T>&);
   void (*const* two)(const GemmTile<T>&);
+  void (*row)(const GemmTile<T>&);
 };
 
 #if defined(HEADRACE_GEMM_AVX512)
@@ -115,6 +119,9 @@ constexpr int64_t kTasksPerThread = 4;
 // From so many panels on it pays to pack the rows that they are multiplied by.
 constexpr int64_t kPanelsToPackFor = 4;
 
+// Between rows that are packed, lest they be a multiple of some large power of two apart.
+constexpr int64_t kRowPadding = 8;
+
 // How many tiles read columns of b where they lie, rather than from a copy: where rows lie close together, the
 // second-level cache has them as fast as some more tiles need them.
 template <typename T>
@@ -149,7 +156,16 @@ void CopyPanel(const T* from, int64_t stride, int64_t rows, int64_t cols, int64_
   kCopies[cols - 1](from, stride, rows, width, to);
 }
 
-// Tiles of these rows in a block of depth, one after another: an element of each row, then the next of each.
+// These rows in a block of depth, `stride` apart. Where they lie in memory, many may share the same places in a cache.
+template <typename T>
+void PackRows(const StridedMatrix<T>& a, const Part& rows, const Part& depth, int64_t stride, T* to) {
+  for (int64_t r = 0; r < rows.size; ++r) {
+    std::copy_n(a.data + (rows.begin + r) * a.row + depth.begin, depth.size, to + r * stride);
+  }
+}
+
+// Tiles of these rows in a block of depth, one after another: an element of each row, then the next of each. Where they
+// lie in memory, they are on as many cache lines as the block is deep, far apart.
 template <typename T>
 void PackTransposed(const StridedMatrix<T>& a, const Part& rows, int64_t tiles, const Part& depth, T* to) {
   for (int64_t t = 0; t < tiles; ++t) {
@@ -220,14 +236,18 @@ class Product {
   void RunTask(const Part& rows, const Part& panels) const {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
-    alignas(64) T packed_rows[kRowsPerTask * kGemmDepth];
-    // Elements of a transposed tile lie on as many cache lines as there are in its depth, far apart.
-    const bool pack_rows = a_.row == 1 && a_.col != 1 && panels.size >= kPanelsToPackFor;
+    alignas(64) T packed_rows[kRowsPerTask * (kGemmDepth + 2 * kRowPadding)];
+    const bool is_transposed = a_.row == 1 && a_.col != 1;
+    const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= kPanelsToPackFor;
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
     for (int64_t block = 0; block < blocks_; ++block) {
       const Part depth(k_, blocks_, block);
-      if (pack_rows) {
+      // A multiple of 1 KiB, as rows of 256 elements are, would be bad; shorter ones leave no room for a padding.
+      const int64_t stride = depth.size + (depth.size * 2 > kGemmDepth - 1 ? kRowPadding : 0);
+      if (pack_rows && is_transposed) {
         PackTransposed(a_, rows, tiles, depth, packed_rows);
+      } else if (pack_rows) {
+        PackRows(a_, rows, depth, stride, packed_rows);
       }
       for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
         const int64_t col = panel * panel_width_;
@@ -259,9 +279,12 @@ class Product {
           next.Prefetch(tiles, t);
           const Part part(rows.size, tiles, t);
           const int64_t row = rows.begin + part.begin;
-          if (pack_rows) {
+          if (pack_rows && is_transposed) {
             tile.a = packed_rows + part.begin * depth.size;
             tile.a_col = part.size;
+          } else if (pack_rows) {
+            tile.a = packed_rows + part.begin * stride;
+            tile.a_row = stride;
           } else {
             tile.a = a_.data + row * a_.row + depth.begin * a_.col;
           }
@@ -320,50 +343,30 @@ void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& 
   Product<T>(m, n, k, alpha, a, direct, source, accumulate, c, c_row).Run();
 }
 
-// A task takes a panel of columns of some rows through all terms, in a part of c of its own.
+// c (+)= alpha · a · b for one row and whole vectors of columns.
 template <typename T>
-void MultiplyShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
-                    int64_t terms, const PanelSink<T>& sink) {
-  if (m == 0 || n == 0) {
-    return;
-  }
+void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b, bool accumulate,
+                 T* c) {
   const GemmIsa<T>& isa = BestIsa<T>();
-  const int64_t width = 2 * isa.lanes;
   const int64_t blocks = CeilDiv(k, kGemmDepth);
-  const int64_t row_tasks = CeilDiv(m, kRowsPerTask);
-  const int64_t panels = CeilDiv(n, width);
-  const int64_t panels_per_task = std::clamp<int64_t>(
-      kGemmWorkPerTask / std::max<int64_t>(1, std::min(m, kRowsPerTask) * width * k * terms), 1, panels);
-  ParallelFor(row_tasks * panels, panels_per_task, [&](int64_t first, int64_t end) {
-    alignas(64) T part_of_c[kRowsPerTask * 128 / sizeof(T)];
-    static_assert(sizeof(part_of_c) == kRowsPerTask * 128);
-    for (int64_t task = first; task < end; ++task) {
-      const Part rows(m, row_tasks, task / panels);
-      const int64_t col = task % panels * width;
-      const int64_t tiles = CeilDiv(rows.size, isa.max_rows);
-      for (int64_t t = 0; t < terms; ++t) {
-        for (int64_t block = 0; block < blocks; ++block) {
-          const Part depth(k, blocks, block);
-          GemmTile<T> tile{.depth = depth.size,
-                           .a = nullptr,
-                           .a_row = k,
-                           .a_col = 1,
-                           .b = b + shifts[t] + depth.begin * b_row + col,
-                           .b_row = b_row,
-                           .alpha = T(1),
-                           .add = t > 0 || block > 0,
-                           .c = nullptr,
-                           .c_row = width,
-                           .columns = width};
-          for (int64_t i = 0; i < tiles; ++i) {
-            const Part part(rows.size, tiles, i);
-            tile.a = a + (t * m + rows.begin + part.begin) * k + depth.begin;
-            tile.c = part_of_c + part.begin * width;
-            isa.two[part.size - 1](tile);
-          }
-        }
+  constexpr int64_t kWorkPerTask = kGemmWorkPerTask / 8;  // which memory makes slow
+  const int64_t pieces = std::max<int64_t>(1, kWorkPerTask / (kRowColumns * k));
+  ParallelFor(CeilDiv(n, kRowColumns), pieces, [&](int64_t first, int64_t end) {
+    for (int64_t col = first * kRowColumns; col < std::min(n, end * kRowColumns); col += kRowColumns) {
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Part depth(k, blocks, block);
+        isa.row({.depth = depth.size,
+                 .a = a.data + depth.begin * a.col,
+                 .a_row = 0,
+                 .a_col = a.col,
+                 .b = b.data + depth.begin * b.row + col,
+                 .b_row = b.row,
+                 .alpha = alpha,
+                 .add = accumulate || block > 0,
+                 .c = c + col,
+                 .c_row = 0,
+                 .columns = std::min(kRowColumns, n - col)});
       }
-      sink(rows.begin, rows.size, col, std::min(width, n - col), width, part_of_c);
     }
   });
 }
@@ -373,6 +376,11 @@ void MultiplyShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int
 template <typename T>
 void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
           bool accumulate, T* c, int64_t c_row) {
+  if (const int64_t whole = n - n % BestIsa<T>().lanes; m == 1 && b.col == 1 && k > 0 && whole > 0) {
+    MultiplyRow(whole, k, alpha, a, b, accumulate, c);
+    Gemm<T>(1, n - whole, k, alpha, a, {b.data + whole, b.row, 1}, accumulate, c + whole, c_row);
+    return;
+  }
   const auto panel = [&b](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* to) {
     const T* from = b.data + row * b.row + col * b.col;
     if (b.col != 1) {
@@ -391,12 +399,6 @@ void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, 
 }
 
 template <typename T>
-void GemmOfShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
-                  int64_t terms, const PanelSink<T>& sink) {
-  MultiplyShifts(m, n, k, a, b, b_row, shifts, terms, sink);
-}
-
-template <typename T>
 void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
           bool accumulate, T* c) {
   Gemm<T>(m, n, k, alpha, {a, transpose_a ? 1 : k, transpose_a ? m : 1}, {b, transpose_b ? 1 : n, transpose_b ? k : 1},
@@ -408,9 +410,7 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T
   template void Gemm<T>(int64_t, int64_t, int64_t, T, const StridedMatrix<T>&, const StridedMatrix<T>&, bool, T*,      \
                         int64_t);                                                                                      \
   template void GemmWithPanels<T>(int64_t, int64_t, int64_t, const StridedMatrix<T>&, const PanelSource<T>&, bool, T*, \
-                                  int64_t);                                                                            \
-  template void GemmOfShifts<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, const int64_t*, int64_t,       \
-                                const PanelSink<T>&)
+                                  int64_t)
 HEADRACE_INSTANTIATE(float);
 HEADRACE_INSTANTIATE(double);
 #undef HEADRACE_INSTANTIATE

@@ -104,6 +104,48 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   StoreTile<T, kVectors, kRows>(tile, finished);
 }
 
+// c[1, tile.columns] (+)= alpha · a · b, for whole vectors of columns, at most kRowColumns. Some rows of b at a time
+// are read from end to end: it is memory that limits such a product.
+template <typename T>
+void RunRow(const GemmTile<T>& tile) {
+  using Vector = typename VectorOf<T>::Type;
+  constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
+  alignas(64) T sums[kRowColumns];
+  std::fill_n(sums, tile.columns, T(0));
+  const auto add_rows = [&]<size_t... kRow>(int64_t first,
+                                            std::index_sequence<kRow...>) __attribute__((always_inline)) {
+    const Vector a[] = {tile.a[(first + static_cast<int64_t>(kRow)) * tile.a_col] - Vector{}...};
+    const T* b = tile.b + first * tile.b_row;
+    for (int64_t column = 0; column < tile.columns; column += kLanes) {
+      Vector sum;
+      __builtin_memcpy(&sum, sums + column, sizeof(sum));
+      const auto add = [&](size_t row) __attribute__((always_inline)) {
+        Vector value;
+        __builtin_memcpy(&value, b + static_cast<int64_t>(row) * tile.b_row + column, sizeof(value));
+        MultiplyAdd(a[row], value, &sum);
+      };
+      (add(kRow), ...);
+      __builtin_memcpy(sums + column, &sum, sizeof(sum));
+    }
+  };
+  constexpr int64_t kTogether = 8;
+  int64_t row = 0;
+  for (; row + kTogether <= tile.depth; row += kTogether) {
+    add_rows(row, std::make_index_sequence<kTogether>());
+  }
+  for (; row < tile.depth; ++row) {
+    add_rows(row, std::make_index_sequence<1>());
+  }
+  for (int64_t column = 0; column < tile.columns; column += kLanes) {
+    Vector sum[1][1];
+    __builtin_memcpy(&sum, sums + column, sizeof(sum));
+    GemmTile<T> part = tile;
+    part.c += column;
+    part.columns = kLanes;
+    StoreTile<T, 1, 1>(part, sum);
+  }
+}
+
 template <typename T, int kVectors, size_t... kRows>
 constexpr auto TilesOf(std::index_sequence<kRows...>) {
   return std::array<void (*)(const GemmTile<T>&), sizeof...(kRows)>{
@@ -114,5 +156,5 @@ template <typename T>
 GemmIsa<T> Isa() {
   static constexpr auto kOne = TilesOf<T, 1>(std::make_index_sequence<kMaxRows>());
   static constexpr auto kTwo = TilesOf<T, 2>(std::make_index_sequence<kMaxRows>());
-  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kOne.data(), kTwo.data()};
+  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kOne.data(), kTwo.data(), RunRow<T>};
 }
