@@ -91,9 +91,8 @@ template <typename T>
   }
 }
 
-// Runs of n elements, `stride` apart from each other, from each of the `offsets` on: to[r · width + i] =
-// from[offsets[r]
-// + i · stride].
+// Runs of n elements, `stride` apart from each other, from each of the `offsets` on:
+// to[r · width + i] = from[offsets[r] + i · stride].
 template <typename T>
 void CopyRuns(int64_t stride, const T* from, const int64_t* offsets, int64_t rows, int64_t n, int64_t width, T* to) {
   if (stride == 1) {

@@ -8,8 +8,8 @@
 
 namespace headrace::ops {
 
-// Where the right-hand side of a product comes from. Writes the elements of rows
-// [row, row + rows) and columns [col, col + cols) to panel[r · width + c]; width >= cols. Called from several threads.
+// Where the right-hand side of a product comes from. Writes the elements of rows [row, row + rows) and columns
+// [col, col + cols) to panel[r · width + c]; width >= cols. Called from several threads.
 template <typename T>
 using PanelSource = FunctionRef<void(int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel)>;
 
