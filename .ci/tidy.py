@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over a build with compile_commands.json whose sources are compiled several at once (unity): what they
-include is parsed once for eight of them, and all that is ours in it is checked.
+include is parsed once for all of them, and all that is ours in it is checked.
 
     .ci/tidy.py CLANG_TIDY BUILD [OPTION...]
 """
