@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ended_processes import assert_no_process
 
 SCRIPT = Path(__file__).parent / "contest_script.py"
 
@@ -52,15 +53,4 @@ def test_who_does_not_answer_is_killed_with_its_children(harness: Any, row: Any,
     (effort.folder / "figure").write_text("4")
     with pytest.raises(harness.processes.Failed, match=r"no answer in 10 s"):
         harness.processes.ask(sys.executable, row, "hanging", harness.processes.COMPARE, effort, timeout=10)
-    child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
-    end = time.monotonic() + 60
-    while runs(child):  # who has been killed ends when it is next its turn
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def runs(stat: Path) -> bool:
-    try:
-        return stat.read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert_no_process({int((tmp_path / "child").read_text())}, 60)

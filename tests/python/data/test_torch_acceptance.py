@@ -23,6 +23,7 @@ import torch_datasets as td  # noqa: E402
 from torch.utils import data as torch_data  # noqa: E402
 
 import headrace as hr  # noqa: E402
+from ended_processes import assert_no_process  # noqa: E402
 from headrace import data as hr_data  # noqa: E402
 
 Arguments = dict[str, Any]
@@ -481,20 +482,6 @@ def test_more_workers_than_samples_and_an_epoch_left_in_its_middle(persistent: b
     del iterator, loader
     gc.collect()
     assert_no_process(children)
-
-
-def assert_no_process(pids: set[int | None], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while any(os.path.exists(f"/proc/{pid}/exe") and is_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a worker is left"
-        time.sleep(0.02)
-
-
-def is_alive(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("cls", [torch_data.DataLoader, hr.DataLoader])
