@@ -242,7 +242,8 @@ class Product {
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
     for (int64_t block = 0; block < blocks_; ++block) {
       const Part depth(k_, blocks_, block);
-      // Not a multiple of 1 KiB, as rows of 256 elements would be; shorter ones need no padding.
+      // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which leaves
+      // no room for a padding.
       const int64_t stride = depth.size + (2 * depth.size >= kGemmDepth ? kRowPadding : 0);
       if (pack_rows && is_transposed) {
         PackTransposed(a_, rows, tiles, depth, packed_rows);

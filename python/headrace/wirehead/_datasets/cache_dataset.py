@@ -46,8 +46,8 @@ class CacheDataset:
     The dataset has SWAP_CAP samples, those of the current generation. When it is asked for a sample again, it continues
     with the generation that is current then, and stays with that until it is asked for one of its samples again: a pass
     over all ids reads one generation. With :meth:`sampler`, each epoch is one whole generation for all workers of a
-    loader. While it reads from a generation, no process removes it; if it reads
-    nothing for LEASE seconds, it restarts with the current one.
+    loader. While it reads from a generation, no process removes it; if it reads nothing for LEASE seconds, it restarts
+    with the current one.
 
     Samples are tensors if the program has imported torch, else NumPy arrays; ``to`` overrides this. They belong to the
     reader. Thread-safe; may be pickled, and used in a child after a fork. Each process has its own connection.
