@@ -1,6 +1,7 @@
 // batch_norm: each channel normalised over the batch.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "framework/op_registry.h"
@@ -59,33 +60,60 @@ struct Channels {
   // images, of which a thread takes some, then those of each column, then the pixels.
   template <typename At>
   void SumColumns(const At& at, double* sums) const {
-    constexpr int64_t kMaxParts = 64;
-    constexpr int64_t kWidth = 256;  // columns at a time, whose sums stay in the nearest cache
     const int64_t n = columns();
-    const int64_t size = std::max(RowsPerBlock(n), (images + kMaxParts - 1) / kMaxParts);
     Tensor memory;
-    double* parts = Scratch<double>(&memory, (images + size - 1) / size * n);
-    ParallelFor(images, size, [&](int64_t begin, int64_t end) {
-      for (int64_t first = 0; first < n; first += kWidth) {
-        const int64_t width = std::min(kWidth, n - first);
-        double column_sums[kWidth] = {};
-        for (int64_t image = begin; image < end; ++image) {
-          const int64_t row = image * n + first;
-          for (int64_t j = 0; j < width; ++j) {
-            column_sums[j] += static_cast<double>(at(row + j, first + j));
-          }
+    double* totals = Scratch<double>(&memory, (1 + Parts()) * n);
+    double* parts = totals + n;
+    ForEachPart([&](int64_t begin, int64_t end, int64_t first, int64_t width, int64_t place) {
+      double column_sums[kWidth] = {};
+      for (int64_t image = begin; image < end; ++image) {
+        const int64_t row = image * n + first;
+        for (int64_t j = 0; j < width; ++j) {
+          column_sums[j] += static_cast<double>(at(row + j, first + j));
         }
-        std::copy_n(column_sums, width, parts + begin / size * n + first);
+      }
+      std::copy_n(column_sums, width, parts + place);
+    });
+    AddParts([=](int64_t place, int64_t, double) { return parts[place]; }, totals, sums);
+  }
+
+  // Mean and variance, with divisor `count`, of each channel, in the order of SumColumns. Each part is read once, as
+  // differences from its first row: their squares are at most as many times too large as the part has rows, whatever
+  // the mean. Parts are combined as in Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for
+  // Computing Sample Variances (1979).
+  template <typename T>
+  void Moments(const T* x, double* means, double* variances) const {
+    const int64_t n = columns();
+    Tensor memory;
+    double* totals = Scratch<double>(&memory, (2 + 2 * Parts()) * n);
+    double* column_means = totals + n;
+    double* sums = column_means + n;
+    double* squares = sums + Parts() * n;  // of the differences from the mean of the part
+    ForEachPart([=](int64_t begin, int64_t end, int64_t first, int64_t width, int64_t place) {
+      double column_sums[kWidth] = {};
+      double column_squares[kWidth] = {};
+      const T* origin = x + begin * n + first;
+      for (int64_t row = begin; row < end; row += kRowsTogether) {
+        AddDifferences(origin, x + row * n + first, std::min(kRowsTogether, end - row), n, width, column_sums,
+                       column_squares);
+      }
+      const auto rows = static_cast<double>(end - begin);
+      for (int64_t j = 0; j < width; ++j) {
+        sums[place + j] = column_sums[j] + rows * static_cast<double>(origin[j]);
+        squares[place + j] = column_squares[j] - column_sums[j] * column_sums[j] / rows;
       }
     });
-    for (int64_t c = 0; c < channels; ++c) {
-      sums[c] = 0;
-      for (int64_t j = c * pixels; j < (c + 1) * pixels; ++j) {
-        for (int64_t begin = 0; begin < images; begin += size) {
-          sums[c] += parts[begin / size * n + j];
-        }
-      }
-    }
+    const auto divide = [divisor = static_cast<double>(count)](double sum) { return sum / divisor; };
+    AddParts([=](int64_t place, int64_t, double) { return sums[place]; }, totals, means);
+    std::transform(means, means + channels, means, divide);
+    FillColumns([means](int64_t c) { return means[c]; }, column_means);
+    AddParts(
+        [=](int64_t place, int64_t column, double rows) {
+          const double difference = sums[place] / rows - column_means[column];
+          return squares[place] + rows * difference * difference;
+        },
+        totals, variances);
+    std::transform(variances, variances + channels, variances, divide);
   }
 
   // to[column] = of(c) for each column of channel c.
@@ -113,6 +141,74 @@ struct Channels {
   int64_t channels;
   int64_t pixels;
   int64_t count;  // elements of a channel
+
+ private:
+  static constexpr int64_t kWidth = 256;        // columns at a time, whose sums stay in the nearest cache
+  static constexpr int64_t kRowsTogether = 16;  // rows whose sums are so short that they need not be in double
+
+  int64_t RowsPerPart() const {
+    constexpr int64_t kMaxParts = 64;
+    return std::max(RowsPerBlock(columns()), (images + kMaxParts - 1) / kMaxParts);
+  }
+  int64_t Parts() const { return (images + RowsPerPart() - 1) / RowsPerPart(); }
+
+  // Calls visit(first image, their end, first column, how many columns, place of its sum among those of all parts) for
+  // each part of the images and up to kWidth columns, from several threads.
+  template <typename Visit>
+  void ForEachPart(const Visit& visit) const {
+    ParallelFor(images, RowsPerPart(), [&visit, n = columns(), size = RowsPerPart()](int64_t begin, int64_t end) {
+      for (int64_t first = 0; first < n; first += kWidth) {
+        visit(begin, end, first, std::min(kWidth, n - first), begin / size * n + first);
+      }
+    });
+  }
+
+  // sums[c] = Σ of(place, column, images of the part) over the parts of each column of channel c. `totals`: those of
+  // the columns.
+  template <typename Of>
+  void AddParts(const Of& of, double* totals, double* sums) const {
+    const int64_t n = columns();
+    std::fill_n(totals, n, 0.0);
+    for (int64_t part = 0; part < Parts(); ++part) {
+      const auto rows = static_cast<double>(std::min(RowsPerPart(), images - part * RowsPerPart()));
+      for (int64_t j = 0; j < n; ++j) {
+        totals[j] += of(part * n + j, j, rows);
+      }
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      sums[c] = std::accumulate(totals + c * pixels, totals + (c + 1) * pixels, 0.0);
+    }
+  }
+
+  // Adds the differences of `rows` rows, n apart, from `origin`, and their squares, to the sums of the columns.
+  template <typename T>
+  static void AddDifferences(const T* origin, const T* row, int64_t rows, int64_t n, int64_t width, double* sums,
+                             double* squares) {
+    T row_sums[kWidth] = {};
+    T row_squares[kWidth] = {};
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4, row += 4 * n) {
+      for (int64_t j = 0; j < width; ++j) {
+        const T a = row[j] - origin[j];
+        const T b = row[n + j] - origin[j];
+        const T c = row[2 * n + j] - origin[j];
+        const T d = row[3 * n + j] - origin[j];
+        row_sums[j] += (a + b) + (c + d);
+        row_squares[j] += (a * a + b * b) + (c * c + d * d);
+      }
+    }
+    for (; i < rows; ++i, row += n) {
+      for (int64_t j = 0; j < width; ++j) {
+        const T difference = row[j] - origin[j];
+        row_sums[j] += difference;
+        row_squares[j] += difference * difference;
+      }
+    }
+    for (int64_t j = 0; j < width; ++j) {
+      sums[j] += static_cast<double>(row_sums[j]);
+      squares[j] += static_cast<double>(row_squares[j]);
+    }
+  }
 };
 
 bool UsesRunningStatistics(const AttributeIndex& op) {
@@ -148,30 +244,22 @@ void BatchNormKernel(const ExecutionContext& ctx) {
     saved_inverse[c] = inverse;
     return inverse * scale[c];
   };
-  const auto count = static_cast<double>(s.count);
-  // The mean is taken off first: the difference of large squares would cancel.
   if (s.HasFewPixels()) {
-    Tensor sums_memory;
+    Tensor moments_memory;
     Tensor columns_memory;
-    double* sums = Scratch<double>(&sums_memory, 2 * s.channels);
+    double* channel_means = Scratch<double>(&moments_memory, 2 * s.channels);
+    double* channel_variances = channel_means + s.channels;
     T* means = Scratch<T>(&columns_memory, 3 * s.columns());
     T* factors = means + s.columns();
     T* biases = factors + s.columns();
     if (running) {
-      std::copy_n(mean, s.channels, sums);
+      std::copy_n(mean, s.channels, channel_means);
+      std::copy_n(variance, s.channels, channel_variances);
     } else {
-      s.SumColumns([x](int64_t i, int64_t) { return x[i]; }, sums);
-      std::for_each(sums, sums + s.channels, [count](double& sum) { sum /= count; });
+      s.Moments(x, channel_means, channel_variances);
     }
-    s.FillColumns([sums](int64_t c) { return static_cast<T>(sums[c]); }, means);
-    if (!running) {
-      s.SumColumns([=](int64_t i, int64_t j) { return (x[i] - means[j]) * (x[i] - means[j]); }, sums + s.channels);
-    }
-    s.FillColumns(
-        [=, &s](int64_t c) {
-          return finish(c, sums[c], running ? static_cast<double>(variance[c]) : sums[s.channels + c] / count);
-        },
-        factors);
+    s.FillColumns([=](int64_t c) { return static_cast<T>(channel_means[c]); }, means);
+    s.FillColumns([=](int64_t c) { return finish(c, channel_means[c], channel_variances[c]); }, factors);
     s.FillColumns([bias](int64_t c) { return bias[c]; }, biases);
     s.FillElements([=](int64_t i, int64_t j) { return (x[i] - means[j]) * factors[j] + biases[j]; }, y);
     return;
@@ -180,6 +268,8 @@ void BatchNormKernel(const ExecutionContext& ctx) {
     double channel_mean = static_cast<double>(mean[c]);
     double channel_variance = static_cast<double>(variance[c]);
     if (!running) {
+      // The mean is taken off first: the difference of large squares would cancel.
+      const auto count = static_cast<double>(s.count);
       channel_mean = s.SumOfChannel<T>(c, [x](int64_t i) { return x[i]; }) / count;
       channel_variance = s.SumOfChannel<T>(c, [x, m = static_cast<T>(channel_mean)](int64_t i) {
         return (x[i] - m) * (x[i] - m);

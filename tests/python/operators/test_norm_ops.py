@@ -64,6 +64,33 @@ def test_batch_norm_of_many_rows_or_channels(shape: tuple[int, ...]) -> None:
     OpTest("batch_norm_grad", given, {}, expected).check_outputs(1e-4, 2e-5 * count**0.5)
 
 
+@pytest.mark.parametrize("shape", [(3001, 300), (130, 3), (9, 2049), (203, 7, 3, 5), (2000, 1, 1, 15)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_moments_of_batch_norm(dtype: type, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means far larger than deviations, means that drift from image to image, and first images unlike the others."""
+    images, channels, axes = shape[0], shape[1], (0, *range(2, len(shape)))
+    over_images, over_channels = (images, *[1] * (len(shape) - 1)), (1, channels, *[1] * (len(shape) - 2))
+    x = RNG.normal(0, 1, shape) + 10.0 ** RNG.integers(2, 5, channels).reshape(over_channels)
+    drifting = x + np.linspace(-50, 50, images).reshape(over_images)
+    begun_late = np.where(np.arange(images).reshape(over_images) % 64 == 0, x + 30, x)
+    for values in (x, drifting, begun_late, np.full(shape, 1e4 / 3)):
+        given = values.astype(dtype)
+        wide = given.astype(np.longdouble)
+        outputs = {
+            "SavedMean": wide.mean(axes).astype(dtype),
+            "SavedVariance": (1 / np.sqrt(wide.var(axes) + 1e-5)).astype(dtype),
+        }
+        zeros, ones = np.zeros(channels, dtype), np.ones(channels, dtype)
+        inputs = {"X": given, "Scale": ones, "Bias": zeros, "Mean": zeros, "Variance": ones}
+        test = OpTest("batch_norm", inputs, {}, {**outputs, "Y": None, "MeanOut": None, "VarianceOut": None})
+        results = []
+        for threads in "1", "2", "4":
+            monkeypatch.setenv("CPU_NUM", threads)
+            test.check_outputs(*(5e-6, 0) if dtype == np.float32 else (1e-11, 0))
+            results.append([np.asarray(value[0]).tobytes() for value in test.run().values()])
+        assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_norm(affine: bool, axis: int) -> None:
