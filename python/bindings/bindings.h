@@ -32,6 +32,7 @@ void BindBatchScheduler(pybind11::module_& m);
 void BindClaim(pybind11::module_& m);
 void BindPlainTree(pybind11::module_& m);
 void BindBatchProducer(pybind11::module_& m);
+void BindArrayVisit(pybind11::module_& m);
 void BindIndexPermutation(pybind11::module_& m);
 void BindExitWith(pybind11::module_& m);
 void BindMarkSignal(pybind11::module_& m);

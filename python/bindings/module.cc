@@ -34,6 +34,7 @@ PYBIND11_MODULE(_core, m) {
   BindClaim(m);
   BindPlainTree(m);
   BindBatchProducer(m);
+  BindArrayVisit(m);
   BindIndexPermutation(m);
   BindExitWith(m);
   BindMarkSignal(m);

@@ -12,7 +12,10 @@ from harness.jobs import Job, Loader
 NAME = "headrace"
 KIND = contest.OURS
 PACKAGES = ("headrace", "numpy")
-SETTING = "`headrace.DataLoader` as it is, with NumPy arrays."
+SETTING = (
+    "`headrace.DataLoader` with `persistent_workers=True`, as torch's, and NumPy arrays. (Without it, the loader checks "
+    "at each epoch whether the dataset has changed.)"
+)
 
 
 class Shards:
@@ -39,6 +42,7 @@ def make(job: Job) -> Iterator[Loader]:
         batch_size=job.batch_size,
         num_workers=job.workers,
         collate_fn=job.collate,
+        persistent_workers=job.workers > 0,
         multiprocessing_context=job.start_method,
         iterable_sharding="dataset" if job.is_stream else None,
         seed=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import multiprocessing
+import pickle
 import sys
 import threading
 import types
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from headrace.data._workers import snapshot as _snapshot
 from headrace.data._workers.snapshot import Snapshot
@@ -123,6 +125,46 @@ def test_a_snapshot_holds_until_something_changes() -> None:
         snapshot = Snapshot.take(roots, True)
 
 
+def _random_array(rng: np.random.Generator) -> NDArray[Any]:
+    shape = tuple(rng.integers(0, 4, rng.integers(0, 4)))
+    dtype = rng.choice(["?", "u1", "<i4", ">i4", "f2", "<f8", "c16", "M8[s]", "S3", "U2", "i4,f8"])
+    array = np.zeros(shape, str(dtype))
+    array.reshape(-1).view(np.uint8)[::7] = rng.integers(0, 2)
+    if rng.random() < 0.3:
+        array = np.asfortranarray(array)
+    if rng.random() < 0.3:
+        array = np.lib.stride_tricks.as_strided(array)[::2] if array.ndim else array[()].reshape(1)
+    if rng.random() < 0.2:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def test_arrays_are_equal_where_their_pickles_are() -> None:
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(300):
+        items: list[Any] = [_random_array(rng) for _ in range(5)]
+        items = [items[i] for i in rng.integers(0, 5, 8)] + [list(items), "between", 3]
+        before, snapshot = pickle.dumps(items, 5), Snapshot.take((items,), True)
+        assert snapshot is not None
+        changed = list(items)
+        for at in rng.integers(0, 8, rng.integers(0, 3)):
+            changed[at] = (
+                _random_array(rng)
+                if rng.random() < 0.3
+                else changed[rng.integers(0, 8)]
+                if rng.random() < 0.5
+                else changed[at].copy(order="K")
+                if rng.random() < 0.5
+                else changed[at].reshape(changed[at].shape[::-1])
+            )
+        same = pickle.dumps(changed, 5) == before
+        assert snapshot.holds((changed,)) == same, (items, changed)
+        held += same
+    assert 50 < held < 250
+
+
 def test_it_makes_no_difference_who_looks() -> None:
     thing = Thing()
     thing.value = np.arange(100_000)
@@ -157,10 +199,11 @@ class Chain:
         Refuses,
         lambda: (number for number in range(3)),
         lambda: np.zeros(70 << 20, np.uint8),
+        lambda: [np.zeros(1 << 20, np.uint8) for _ in range(65)],
         lambda: list(range(3_000_000)),
         lambda: [Thing() for _ in range(30_000)],
     ],
-    ids=["refuses", "generator", "large array", "long list", "many objects"],
+    ids=["refuses", "generator", "large array", "large arrays", "long list", "many objects"],
 )
 def test_what_cannot_be_compared_has_no_snapshot(make: Any) -> None:
     thing = Thing()

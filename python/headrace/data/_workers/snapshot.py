@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from headrace._core import ArrayContents, ArrayVisit
 from headrace.data._samples.tensors import is_tensor
 
-# Of the pickle, in bytes; of the arrays outside it, which are merely compared; and of instances, arrays and functions,
-# each of which takes some microseconds. New workers would take no longer than what exceeds that.
+# Of the pickle, in bytes; of the arrays outside it, which are merely compared; and of instances, functions and arrays
+# of unusual kinds, each of which takes some microseconds. New workers would take no longer than what exceeds that.
 _MAX_STREAM = 4 << 20
 _MAX_ARRAYS = 64 << 20
 _MAX_OBJECTS = 20_000
@@ -37,7 +38,7 @@ class Snapshot:
             can take their addresses.
     """
 
-    def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any], forked: bool) -> None:
+    def __init__(self, stream: bytes, arrays: ArrayContents, objects: list[Any], forked: bool) -> None:
         self._stream, self._arrays = stream, arrays
         self.objects = objects
         self._forked = forked
@@ -49,15 +50,15 @@ class Snapshot:
         Args:
             forked: whether workers get them by a fork, so that they share the files that this process has mapped.
         """
-        record = _Record()
-        return (
-            cls(bytes(record.stream), record.arrays, record.objects, forked) if _dump(roots, record, forked) else None
-        )
+        record, arrays = _Record(), ArrayVisit(_MAX_ARRAYS)
+        if not _dump(roots, record, arrays, forked):
+            return None
+        return cls(bytes(record.stream), arrays.contents, record.objects, forked)
 
     def holds(self, roots: tuple[Any, ...]) -> bool:
         """Whether a snapshot taken now would equal this one."""
-        comparison = _Comparison(self._stream, self._arrays, self.objects)
-        return _dump(roots, comparison, self._forked) and comparison.complete
+        comparison, arrays = _Comparison(self._stream, self.objects), ArrayVisit(self._arrays)
+        return _dump(roots, comparison, arrays, self._forked) and comparison.complete and arrays.complete
 
     def knows(self, other: Snapshot) -> bool:
         """Whether the other one names nothing that this one does not."""
@@ -73,23 +74,14 @@ class _Record:
 
     def __init__(self) -> None:
         self.stream = bytearray()
-        self.arrays: list[bytes] = []
         self.objects: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._left = _MAX_ARRAYS
 
     def write(self, data: Any) -> int:
         if len(self.stream) + len(data) > _MAX_STREAM:
             raise OverflowError("too large for a snapshot")
         self.stream += data
         return len(data)
-
-    def note_array(self, buffer: pickle.PickleBuffer) -> None:
-        with buffer.raw() as view:
-            self._left -= view.nbytes
-            if self._left < 0:
-                raise OverflowError("too large for a snapshot")
-            self.arrays.append(bytes(view))
 
     def number_of(self, value: Any) -> int:
         number = self._numbers.setdefault(id(value), len(self.objects))
@@ -101,29 +93,21 @@ class _Record:
 class _Comparison:
     """A sink for a pickler that raises _Unequal at the first difference from an earlier pickle."""
 
-    def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any]) -> None:
-        self._stream, self._arrays, self._objects = stream, arrays, objects
-        self._at = self._arrays_seen = 0
+    def __init__(self, stream: bytes, objects: list[Any]) -> None:
+        self._stream, self._objects = stream, objects
+        self._at = 0
         self._numbers: dict[int, int] = {}
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing at the end."""
-        seen = self._at, self._arrays_seen, len(self._numbers)
-        return seen == (len(self._stream), len(self._arrays), len(self._objects))
+        return (self._at, len(self._numbers)) == (len(self._stream), len(self._objects))
 
     def write(self, data: Any) -> int:
         if not self._stream.startswith(data, self._at):
             raise _Unequal
         self._at += len(data)
         return len(data)
-
-    def note_array(self, buffer: pickle.PickleBuffer) -> None:
-        number, self._arrays_seen = self._arrays_seen, self._arrays_seen + 1
-        with buffer.raw() as view:
-            same = number < len(self._arrays) and len(self._arrays[number]) == view.nbytes
-            if not (same and self._arrays[number].startswith(view)):
-                raise _Unequal
 
     def number_of(self, value: Any) -> int:
         number = self._numbers.setdefault(id(value), len(self._numbers))
@@ -132,12 +116,12 @@ class _Comparison:
         return number
 
 
-def _dump(roots: tuple[Any, ...], sink: _Record | _Comparison, forked: bool) -> bool:
+def _dump(roots: tuple[Any, ...], sink: _Record | _Comparison, arrays: ArrayVisit, forked: bool) -> bool:
     """Whether all of it could be written."""
     if sys.version_info < (3, 12) and sys.getrecursionlimit() > _MAX_DEPTH:
         return False
     try:
-        _Pickler(sink, forked).dump(roots)
+        _Pickler(sink, arrays, forked).dump(roots)
     except Exception:  # whatever the parts raise when they are pickled
         return False
     return True
@@ -153,8 +137,11 @@ def _same(*_: Any) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, sink: _Record | _Comparison, forked: bool) -> None:
-        super().__init__(sink, 5, buffer_callback=sink.note_array)
+    def __init__(self, sink: _Record | _Comparison, arrays: ArrayVisit, forked: bool) -> None:
+        super().__init__(sink, 5, buffer_callback=arrays.note)
+        number_of_array = arrays.persistent_id()
+        if number_of_array is not None:
+            self.persistent_id = number_of_array  # type: ignore[method-assign]
         self._number_of = sink.number_of
         self._forked = forked
         self._left = _MAX_OBJECTS
