@@ -13,8 +13,8 @@ NAME = "headrace"
 KIND = contest.OURS
 PACKAGES = ("headrace", "numpy")
 SETTING = (
-    "`headrace.DataLoader` with `persistent_workers=True`, as torch's, and NumPy arrays. (Without it, the loader checks "
-    "at each epoch whether the dataset has changed.)"
+    "`headrace.DataLoader` with `persistent_workers=True`, as torch's, and NumPy arrays. (Without it, the loader "
+    "checks at each epoch whether the dataset has changed.)"
 )
 
 
