@@ -94,13 +94,13 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
     const auto by_y = [=](int64_t at, int64_t y_at) {
       return kIsLinear<Operation> ? Operation::ByY(T(), T(), d[at]) : Operation::ByY(x[at], y[y_at], d[at]);
     };
-    plan.ForEachRunInParallelBySmall([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+    plan.SumInParallel(dy, [=](T* sums, int64_t at, int64_t y_at, int64_t n, bool kept) {
       if (kept) {
         for (int64_t i = 0; i < n; ++i) {
-          dy[y_at + i] += by_y(at + i, y_at + i);
+          sums[y_at + i] += by_y(at + i, y_at + i);
         }
       } else {
-        dy[y_at] += ParallelSumOf<T>(n, [=](int64_t i) { return by_y(at + i, y_at); });
+        sums[y_at] += ParallelSumOf<T>(n, [=](int64_t i) { return by_y(at + i, y_at); });
       }
     });
   }

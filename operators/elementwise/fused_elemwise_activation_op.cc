@@ -129,13 +129,13 @@ void FusedGradKernel(const ExecutionContext& ctx) {
     const int64_t elements = ctx.Input(compound.small).numel();
     d_small = compound.x_is_broadcast ? Scratch<T>(&memory, elements) : small_grad->mutable_data<T>();
     std::fill_n(d_small, elements, T(0));
-    compound.plan.ForEachRunInParallelBySmall([=, &compound](int64_t at, int64_t small_at, int64_t n, bool kept) {
+    compound.plan.SumInParallel(d_small, [=, &compound](T* sums, int64_t at, int64_t small_at, int64_t n, bool kept) {
       if (kept) {
         for (int64_t i = 0; i < n; ++i) {
-          d_small[small_at + i] += compound.BySmall(large[at + i], small[small_at + i], d[at + i]);
+          sums[small_at + i] += compound.BySmall(large[at + i], small[small_at + i], d[at + i]);
         }
       } else {
-        d_small[small_at] += ParallelSumOf<T>(
+        sums[small_at] += ParallelSumOf<T>(
             n, [=, &compound](int64_t i) { return compound.BySmall(large[at + i], small[small_at], d[at + i]); });
       }
     });

@@ -81,6 +81,42 @@ class BroadcastPlan {
     ParallelFor(Total(), kElementsPerBlock, [&](int64_t begin, int64_t end) { ForEachRunBetween(begin, end, run); });
   }
 
+  // Calls add(to, large_offset, small_offset, n, kept), from several threads, for each run as ForEachRun, to add
+  // something about its elements to those of `to` at small_offset. `sums` are as many as the small tensor has elements,
+  // and 0 before. The order of the sums depends on the dims alone: if they are few, and the outermost dimension is
+  // summed over, parts of that have sums of their own, which are added in the order of the parts.
+  template <typename T, typename Add>
+  void SumInParallel(T* sums, const Add& add) const {
+    constexpr int64_t kMaxSums = 4096;  // more make runs that are long enough for threads to share
+    constexpr int64_t kMaxParts = 64;
+    constexpr int64_t kElementsPerSum = 32;  // of a part, at least
+    const int64_t total = Total();
+    const int64_t extent = groups_.front().extent;
+    const int64_t small = SmallElements();
+    const int64_t row = extent == 0 ? 0 : total / extent;
+    const int64_t size = row == 0 ? extent
+                                  : std::max({RowsPerBlock(row), (kElementsPerSum * small + row - 1) / row,
+                                              (extent + kMaxParts - 1) / kMaxParts});
+    if (groups_.front().kept || groups_.size() == 1 || groups_.size() > kMaxGroups || small > kMaxSums ||
+        size >= extent) {
+      ForEachRunInParallelBySmall(
+          [&, sums](int64_t at, int64_t small_at, int64_t n, bool kept) { add(sums, at, small_at, n, kept); });
+      return;
+    }
+    PoolVector<T> parts(static_cast<size_t>((extent + size - 1) / size * small));
+    ParallelFor(extent, size, [&, of_parts = parts.data()](int64_t begin, int64_t end) {
+      ForEachRunOf(0, begin, end,
+                   [&, to = of_parts + begin / size * small](int64_t at, int64_t small_at, int64_t n, bool kept) {
+                     add(to, at, small_at, n, kept);
+                   });
+    });
+    for (size_t part = 0; part < parts.size(); part += static_cast<size_t>(small)) {
+      for (int64_t i = 0; i < small; ++i) {
+        sums[i] += parts[part + static_cast<size_t>(i)];
+      }
+    }
+  }
+
   // As ForEachRun, but from several threads, each of which has elements of the small tensor of its own. For each such
   // element the order is that of ForEachRun; where the small tensor has long runs, they are cut in pieces.
   template <typename Run>
@@ -114,6 +150,15 @@ class BroadcastPlan {
       total *= group.extent;
     }
     return total;
+  }
+
+  // Elements of the small tensor.
+  int64_t SmallElements() const {
+    int64_t elements = 1;
+    for (const Group& group : groups_) {
+      elements *= group.kept ? group.extent : 1;
+    }
+    return elements;
   }
 
   // groups_.size() if there is none.

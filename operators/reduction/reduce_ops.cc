@@ -57,13 +57,13 @@ void ReduceSum(const ExecutionContext& ctx, T* out) {
   auto* sums = reinterpret_cast<Wrapping<T>*>(out);
   std::fill_n(out, Numel(ReducedDims(ctx.attrs(), x_tensor.dims())), T(0));
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
-      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .SumInParallel(sums, [x](auto* to, int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
-          sums[out_at] += SumOfRun(n, x + at);
+          to[out_at] += SumOfRun(n, x + at);
           return;
         }
         for (int64_t i = 0; i < n; ++i) {
-          sums[out_at + i] += x[at + i];
+          to[out_at + i] += x[at + i];
         }
       });
 }

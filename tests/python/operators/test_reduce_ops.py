@@ -33,16 +33,50 @@ def test_reductions(op_type: str, dim: list[int] | None, keep_dim: bool) -> None
     test.check_gradients(["X"], tolerance=1e-5)
 
 
-@pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize(
     ("shape", "dim"),
-    [((300, 200), [0]), ((60, 40, 2), [0, 2]), ((9, 30, 70), [0, 2]), ((50, 7, 8), [2]), ((50, 70, 9), [2])],
+    [
+        ((300, 200), [0]),
+        ((4001, 37), [0]),
+        ((70, 5000), [0]),
+        ((60, 40, 2), [0, 2]),
+        ((9, 30, 70), [0, 2]),
+        ((131, 7, 300), [0, 2]),
+        ((67, 5, 3, 129), [0, 2]),
+        ((50, 7, 8), [2]),
+        ((50, 70, 9), [2]),
+    ],
     ids=str,
 )
-def test_sums_of_many(shape: tuple[int, ...], dim: list[int], threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CPU_NUM", threads)
-    x = RNG.uniform(-1, 1, shape)
-    OpTest("reduce_sum", {"X": x}, {"dim": dim}, {"Out": x.sum(tuple(dim))}).check_outputs()
+def test_sums_of_many(shape: tuple[int, ...], dim: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which threads share by results or by parts, with the same bits from any number of them."""
+    for x in RNG.uniform(-1, 1, shape).astype(np.float32), RNG.integers(-(2**62), 2**62, shape):
+        expected = x.sum(tuple(dim), dtype=np.longdouble if x.dtype == np.float32 else x.dtype).astype(x.dtype)
+        results = set()
+        for threads in "1", "2", "3", "4":
+            monkeypatch.setenv("CPU_NUM", threads)
+            test = OpTest("reduce_sum", {"X": x}, {"dim": dim}, {"Out": expected})
+            test.check_outputs(1e-5, 1e-4)
+            results.add(np.asarray(test.run()["Out"][0]).tobytes())
+        assert len(results) == 1
+
+
+@pytest.mark.parametrize(("shape", "axis", "y_shape"), [((4001, 37), 1, (37,)), ((131, 7, 300), 1, (7,))], ids=str)
+def test_sums_of_gradients(
+    shape: tuple[int, ...], axis: int, y_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of what is broadcast over many rows."""
+    x, y, d = (RNG.uniform(-1, 1, dims).astype(np.float32) for dims in (shape, y_shape, shape))
+    axes = tuple(i for i in range(len(shape)) if i != axis)
+    dy = (x.astype(np.float64) * d).sum(axes).astype(np.float32)
+    results = set()
+    for threads in "1", "2", "3", "4":
+        monkeypatch.setenv("CPU_NUM", threads)
+        inputs = {"X": x, "Y": y, "Out@GRAD": d}
+        test = OpTest("elementwise_mul_grad", inputs, {"axis": axis}, {"X@GRAD": None, "Y@GRAD": dy})
+        test.check_outputs(1e-5, 2e-5)
+        results.add(np.asarray(test.run()["Y@GRAD"][0]).tobytes())
+    assert len(results) == 1
 
 
 def test_products_with_zeros() -> None:
