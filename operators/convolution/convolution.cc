@@ -230,14 +230,23 @@ void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
   });
 }
 
-// The gradients by some images, one after the other. `filter_grad`, of all groups, is transposed if `transposed`:
-// [PatchSize, maps] for each group. `columns` has room for those of a tile.
+// The gradients by some images, one after the other, or, if they are small, `together` at a time. `filter_grad`, of all
+// groups, is transposed if `transposed`: [PatchSize, maps] for each group. `columns` has room for those of a tile, or
+// for those of the images together and then the gradients of their maps.
 template <typename T>
 struct ConvImagesBackward {
   void Run(int64_t first, int64_t end, T* filter_grad, T* columns) const {
+    if (together > 1) {
+      for (int64_t image = first; image < end; image += together) {
+        for (int64_t group = 0; group < s.groups; ++group) {
+          RunTogether(image, std::min(together, end - image), group, image > first, filter_grad, columns);
+        }
+      }
+      return;
+    }
     for (int64_t i = first * s.groups; i < end * s.groups; ++i) {
       const int64_t filter_at = i % s.groups * s.FilterSize();
-      const T* d = out_grad + i * s.OutputSizeOfGroup();
+      const StridedMatrix<T> d{out_grad + i * s.OutputSizeOfGroup(), s.Pixels(), 1};
       const T* image = input == nullptr ? nullptr : input + i * s.InputSize();
       T* image_grad = input_grad == nullptr ? nullptr : input_grad + i * s.InputSize();
       if (s.IsPointwise()) {
@@ -248,7 +257,7 @@ struct ConvImagesBackward {
       std::fill_n(image_grad, image_grad == nullptr ? 0 : s.InputSize(), T(0));
       ForEachTile(s, rows_per_tile, [&](const Tile& tile) {
         const int64_t pixels = (tile.end - tile.begin) * s.out.width;
-        const T* d_tile = d + tile.begin * s.out.width;
+        const StridedMatrix<T> d_tile{d.data + tile.begin * s.out.width, d.row, 1};
         if (filter_grad != nullptr) {
           ImageToPanel(s, image, 0, s.PatchSize(), tile.begin * s.out.width, pixels, pixels, columns);
           AddFilterGrad(d_tile, columns, pixels, i >= (first + 1) * s.groups || tile.begin > 0, filter_grad, filter_at);
@@ -261,24 +270,58 @@ struct ConvImagesBackward {
     }
   }
 
-  void AddFilterGrad(const T* d, const T* columns, int64_t pixels, bool add, T* filter_grad, int64_t at) const {
+  // A group of images [image, image + count), side by side in the columns. So the gradient of the filter is read and
+  // written, and the filter read, once for all of them.
+  void RunTogether(int64_t image, int64_t count, int64_t group, bool add, T* filter_grad, T* columns) const {
+    const int64_t pixels = s.Pixels();
+    const int64_t width = count * pixels;
+    const int64_t filter_at = group * s.FilterSize();
+    const auto place = [=, this](int64_t i) { return (image + i) * s.groups + group; };
+    T* d = columns + s.PatchSize() * width;
+    for (int64_t i = 0; i < count; ++i) {
+      const T* from = out_grad + place(i) * s.OutputSizeOfGroup();
+      for (int64_t m = 0; m < s.maps; ++m) {
+        std::copy_n(from + m * pixels, pixels, d + m * width + i * pixels);
+      }
+    }
+    const StridedMatrix<T> maps{d, width, 1};
+    if (filter_grad != nullptr) {
+      ParallelFor(count, 1, [=, this](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          ImageToPanel(s, input + place(i) * s.InputSize(), 0, s.PatchSize(), 0, pixels, width, columns + i * pixels);
+        }
+      });
+      AddFilterGrad(maps, columns, width, add, filter_grad, filter_at);
+    }
+    if (input_grad != nullptr) {
+      AddInputGrad(maps, width, filter + filter_at, columns);
+      ParallelFor(count, 1, [=, this](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          T* image_grad = input_grad + place(i) * s.InputSize();
+          std::fill_n(image_grad, s.InputSize(), T(0));
+          AddColumnsToImage(s, Tile{0, s.OutputRows()}, columns + i * pixels, width, image_grad);
+        }
+      });
+    }
+  }
+
+  void AddFilterGrad(const StridedMatrix<T>& d, const T* columns, int64_t pixels, bool add, T* filter_grad,
+                     int64_t at) const {
     if (filter_grad == nullptr) {
       return;
     }
     if (transposed) {
-      Gemm<T>(s.PatchSize(), s.maps, pixels, T(1), {columns, pixels, 1}, {d, 1, s.Pixels()}, add, filter_grad + at,
+      Gemm<T>(s.PatchSize(), s.maps, pixels, T(1), {columns, pixels, 1}, {d.data, 1, d.row}, add, filter_grad + at,
               s.maps);
     } else {
-      Gemm<T>(s.maps, s.PatchSize(), pixels, T(1), {d, s.Pixels(), 1}, {columns, 1, pixels}, add, filter_grad + at,
-              s.PatchSize());
+      Gemm<T>(s.maps, s.PatchSize(), pixels, T(1), d, {columns, 1, pixels}, add, filter_grad + at, s.PatchSize());
     }
   }
 
   // Not added, in fact: to columns, which then are.
-  void AddInputGrad(const T* d, int64_t pixels, const T* group_filter, T* columns) const {
+  void AddInputGrad(const StridedMatrix<T>& d, int64_t pixels, const T* group_filter, T* columns) const {
     if (input_grad != nullptr) {
-      Gemm<T>(s.PatchSize(), pixels, s.maps, T(1), {group_filter, 1, s.PatchSize()}, {d, s.Pixels(), 1}, false, columns,
-              pixels);
+      Gemm<T>(s.PatchSize(), pixels, s.maps, T(1), {group_filter, 1, s.PatchSize()}, d, false, columns, pixels);
     }
   }
 
@@ -287,6 +330,7 @@ struct ConvImagesBackward {
   const T* input;
   const T* filter;
   T* input_grad;
+  int64_t together;
   int64_t rows_per_tile;
   bool transposed;
 };
@@ -301,10 +345,17 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
   constexpr int64_t kMaxBlocks = 16;
   constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need
   const int64_t rows_per_tile = RowsPerTile(s, sizeof(T));
-  const int64_t columns_size = s.IsPointwise() ? 0 : s.PatchSize() * rows_per_tile * s.out.width;
+  // Small images share a product: as many as have the columns of a block of its depth.
+  constexpr int64_t kMaxColumns = 256;
+  const int64_t together =
+      std::clamp<int64_t>(kMaxColumns / std::max<int64_t>(1, s.Pixels()), 1, std::max<int64_t>(1, s.images));
+  const int64_t columns_size = together > 1      ? (s.PatchSize() + s.maps) * together * s.Pixels()
+                               : s.IsPointwise() ? 0
+                                                 : s.PatchSize() * rows_per_tile * s.out.width;
   const int64_t filter_size = filter_grad == nullptr ? 0 : s.groups * s.FilterSize();
-  const int64_t blocks = std::min(
-      {kMaxBlocks, s.images, std::max<int64_t>(1, kMaxElements / std::max<int64_t>(1, columns_size + filter_size))});
+  const int64_t blocks =
+      std::min({kMaxBlocks, (s.images + together - 1) / together,
+                std::max<int64_t>(1, kMaxElements / std::max<int64_t>(1, columns_size + filter_size))});
   Tensor columns_memory;
   Tensor filter_grad_memory;
   T* columns = Scratch<T>(&columns_memory, blocks * columns_size);
@@ -314,7 +365,7 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
   constexpr int64_t kLanes = 16;
   const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
   const bool transposed = s.maps < s.PatchSize() && lanes - s.maps <= s.maps / 8;
-  const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, rows_per_tile, transposed};
+  const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, together, rows_per_tile, transposed};
   static_assert(kMaxBlocks <= FreePieces::kMax);
   FreePieces pieces;
   ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace import fluid
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(71)
@@ -660,3 +661,47 @@ def test_channels_last_refuses_what_does_not_fit(op_type: str, rank: int) -> Non
         refuse({slot: x[..., :3]}, attrs | attr, op_type, "4", str(list(x[..., :3].shape)))
     if not op_type.endswith("transpose"):
         refuse({slot: x[:, :, :0]}, attrs | attr, op_type, slot)
+
+
+# Images that share a product, and one beyond them; alone, or with others in a group of threads.
+SHARED = {
+    "5 x 5": ((23, 3, 5, 5), (4, 3, 3, 3), 1, 1, 1),
+    "5 x 5, groups": ((21, 6, 5, 5), (4, 3, 3, 3), 2, 1, 1),
+    "7 x 6, stride 2": ((45, 5, 7, 6), (9, 5, 3, 3), 1, 2, 1),
+    "3 x 4, no padding": ((70, 2, 3, 4), (3, 2, 2, 2), 1, 1, 0),
+    "pointwise": ((9, 4, 6, 7), (5, 4, 1, 1), 1, 1, 0),
+    "1 x 1": ((300, 4, 1, 1), (5, 4, 1, 1), 1, 1, 0),
+    "11 x 12": ((3, 4, 11, 12), (8, 4, 3, 3), 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_gradients_by_small_images_are_those_by_each(case: str) -> None:
+    dims, filters, groups, stride, padding = SHARED[case]
+    x, w = RNG.standard_normal(dims), RNG.standard_normal(filters)
+
+    def gradients(x: np.ndarray, d: np.ndarray, threads: int = 1, by: str = "xw") -> dict[str, np.ndarray]:
+        main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            images = fluid.layers.data("x", [*x.shape], dtype="float64", append_batch_size=False, stop_gradient=False)
+            weights = fluid.layers.data("d", [*d.shape], dtype="float64", append_batch_size=False)
+            out = fluid.layers.conv2d(
+                images, len(w), filters[2:], stride, padding, groups=groups, param_attr="w", bias_attr=False
+            )
+            wanted = [main.global_block().var(name) for name in by]
+            grads = fluid.gradients(fluid.layers.reduce_sum(out * weights), wanted)
+        executor = fluid.Executor(fluid.CPUPlace(), cpu_num=threads)
+        executor.run(startup, scope=scope)
+        scope.find_var("w").get_tensor().set(w, fluid.CPUPlace())
+        return dict(zip(by, executor.run(main, {"x": x, "d": d}, grads, scope=scope)))
+
+    height, width = ((n + 2 * padding - k) // stride + 1 for n, k in zip(dims[2:], filters[2:]))
+    d = RNG.standard_normal((len(x), len(w), height, width))
+    alone = [gradients(x[i : i + 1], d[i : i + 1]) for i in range(len(x))]
+    together = gradients(x, d)
+    by_x, by_w = np.concatenate([each["x"] for each in alone]), np.sum([each["w"] for each in alone], axis=0)
+    np.testing.assert_allclose(together["x"], by_x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(together["w"], by_w, rtol=1e-10, atol=1e-10)
+    for threads, by in (2, "xw"), (4, "xw"), (1, "x"), (1, "w"):
+        for name, grad in gradients(x, d, threads, by).items():
+            assert grad.tobytes() == together[name].tobytes(), (threads, by)
