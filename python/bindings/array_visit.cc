@@ -32,7 +32,7 @@ class ArrayContents {
 
     bool operator==(const Item& other) const {
       return dtype == other.dtype && writable == other.writable && size == other.size && rank == other.rank &&
-             std::equal(shape, shape + rank, other.shape) && std::memcmp(data, other.data, size) == 0;
+             std::equal(shape, shape + rank, other.shape) && (size == 0 || std::memcmp(data, other.data, size) == 0);
     }
   };
 
@@ -41,7 +41,7 @@ class ArrayContents {
     // Shapes come first, since they have to be aligned.
     char* to = Allocate(shape_size + item.size);
     std::copy_n(item.shape, item.rank, reinterpret_cast<py::ssize_t*>(to));
-    std::memcpy(to + shape_size, item.data, item.size);
+    if (item.size != 0) std::memcpy(to + shape_size, item.data, item.size);
     items_.push_back(
         {item.dtype, item.writable, to + shape_size, item.size, reinterpret_cast<py::ssize_t*>(to), item.rank});
     has_arrays_ |= item.dtype != nullptr;
@@ -155,8 +155,8 @@ PyMethodDef persistent_id = {"persistent_id", PersistentId, METH_O, nullptr};
 }  // namespace
 
 void BindArrayVisit(py::module_& m) {
-  py::class_<ArrayContents, std::shared_ptr<ArrayContents>>(m, "ArrayContents",
-                                                            "What the arrays contained that a visit came across.");
+  const py::class_<ArrayContents, std::shared_ptr<ArrayContents>> contents(
+      m, "ArrayContents", "What the arrays contained that a visit came across.");
   py::class_<ArrayVisit, std::shared_ptr<ArrayVisit>>(
       m, "ArrayVisit",
       "Records what the arrays contain that a pickler comes across, or compares it with a record; for one pickle.")
