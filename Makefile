@@ -74,8 +74,8 @@ $(VENV)/.group-%: pyproject.toml | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
 	@touch $@
 
-$(LIBRARIES)/lib/libprotobuf.a: .ci/libraries.py | system-packages
-	@echo "building Protocol Buffers and Snappy (a few minutes the first time)"
+$(LIBRARIES)/lib/libprotobuf.a: .ci/libraries.py .ci/protobuf.cmake | system-packages
+	@echo "building Protocol Buffers and Snappy (a minute or two the first time)"
 	$(PYTHON) .ci/libraries.py $(LIBRARIES)
 
 # One build folder serves the wheel and the C++ tests, so nothing is compiled twice.
