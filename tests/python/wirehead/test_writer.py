@@ -165,6 +165,40 @@ def test_what_others_have_left_is_taken_where_three_generations_are_not_enough(c
         user.close()
 
 
+class _Waits(threading.Event):
+    """Is set once it has been waited for so often, without any time passing."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._left = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._left -= 1
+        if self._left == 0:
+            self.set()
+        return self.is_set()
+
+
+def test_waiting_for_an_old_generation_to_be_dropped_is_one_request_a_look(
+    cache: Cache, calls: collections.Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = cache.clock()
+    monkeypatch.setattr(cache, "clock", lambda: now)
+    keeper, writer, reader = Keeper(cache), Writer(cache, _Waits(20)), Reader(cache, ("label",))
+    for generation in (1, 2, 3):
+        assert [writer.put(SAMPLE) for _ in range(40)] == [(generation, id) for id in range(40)]
+        if generation < 3:
+            assert keeper.step() is not None
+            if generation == 1:
+                reader.pin_current(1)
+    calls.clear()
+    assert writer.put(SAMPLE) is None
+    assert calls["generations"] == 20
+    assert sum(calls[name] for name in READS) <= 22
+    for user in (writer, reader, keeper):
+        user.close()
+
+
 def test_several_writers_look_at_most_blocks_before_a_generation_is_full(
     location: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from headrace.wirehead._stores.store import Document, chunk_name, part_of, sampl
 
 log = logging.getLogger("headrace.wirehead")
 
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 4.0  # seconds between two looks, of up to two requests each
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 4.0  # seconds between two looks, of one request each
 _LOOK_EVERY = 1.0  # second: whether a generation that was full has numbers again that are free
 _LONGEST_LOOK = 15.0  # seconds between two such looks, where it has been full for long
 _SMALLEST_CHUNK = 2**20  # bytes; a sample is not cut into smaller ones to write them side by side
@@ -324,8 +324,8 @@ class Writer:
         """
         since = self._cache.clock()
         look_at, warn_at = since + _LOOK_EVERY, since + 10
+        current = self._cache.current()
         while not self._stop.is_set():
-            current = self._cache.current()
             if current >= generation:
                 self._generation = 0
                 return
@@ -337,7 +337,8 @@ class Writer:
                     self._look_at = self._left_at + _LOOK_EVERY
                 return
             now = self._cache.clock()
-            if now >= look_at:
+            is_time = now >= look_at
+            if is_time:
                 look_at = now + _next_look(now - since)
                 if not is_first:
                     self._look_back()
@@ -355,6 +356,9 @@ class Writer:
                 log.warning("waiting for the swap of generation %d: %s", current + 1, reason)
             # So that it waits a fifth longer than it must, at most.
             self._stop.wait(min(max(_SHORTEST_WAIT, (now - since) / 5), _LONGEST_WAIT))
+            # As long as older ones are there, the first one is not swapped either.
+            if is_time or not is_first:
+                current = self._cache.current()
 
 
 def _next_look(since: float) -> float:
