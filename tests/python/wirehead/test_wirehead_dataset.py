@@ -16,6 +16,7 @@ import pytest
 
 import headrace.wirehead._datasets.ranks as ranks
 import headrace.wirehead._protocol.reader as readers
+import headrace.wirehead._stores.store as stores
 from headrace import DataLoader
 from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
@@ -209,6 +210,7 @@ def test_a_loader_does_not_share_out_a_share() -> None:
 
 def test_a_reader_remembers_a_bounded_number_of_descriptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_MOST_DESCRIPTIONS", 3)
+    monkeypatch.setattr(stores, "_SMALLEST_BLOCK", 4)
     keys = {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 8}
     make(keys, *[(i, i) for i in range(8)])
     with MongoTupleheadDataset(keys, to="numpy") as dataset:
@@ -216,6 +218,20 @@ def test_a_reader_remembers_a_bounded_number_of_descriptions(tmp_path: Path, mon
             assert [int(dataset[i][0]) for i in range(8)] == list(range(8))
         assert dataset._reader is not None
         assert [len(known) for known in dataset._reader._descriptions.values()] == [3]
+
+
+def test_the_descriptions_of_a_small_generation_are_one_request(tmp_path: Path) -> None:
+    keys = {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 8}
+    make(keys, *[(i, i) for i in range(8)])
+    asked: list[tuple[str, str]] = []
+    with MongoTupleheadDataset(keys, to="numpy") as dataset:
+        assert dataset._cache is not None
+        store: Any = dataset._cache.store
+        find, scan = store.find, store.scan
+        store.find = lambda table, key: [asked.append(("find", table)), find(table, key)][1]
+        store.scan = lambda table: [asked.append(("scan", table)), scan(table)][1]
+        assert [int(dataset[i][0]) for i in range(8)] == list(range(8))
+    assert [how for how, table in asked if table == stores.samples_table(1, 0)] == ["scan"]
 
 
 @pytest.mark.parametrize(

@@ -131,16 +131,27 @@ class Reader:
                 versions = self._cache.versions(generation)
                 if generation in self._lease.generations:
                     self._versions[generation] = versions
-            known = self._cache.version(generation, id, versions.get(id, 0))
+            known = self._find(generation, id, versions)
             if known is None:
                 self._cache.check_is_there()
                 raise CorruptSampleError(generation, id, "it is missing")
-            if generation in self._lease.generations:
-                descriptions = self._descriptions.setdefault(generation, {})
-                descriptions[id] = known
-                if len(descriptions) > _MOST_DESCRIPTIONS:
-                    with contextlib.suppress(KeyError, RuntimeError):  # another thread does the same
-                        del descriptions[next(iter(descriptions))]
+        return known
+
+    def _find(self, generation: int, id: int, versions: Mapping[int, int]) -> Document | None:
+        """A description that is not known, which is remembered if the generation is pinned."""
+        if generation not in self._lease.generations:
+            return self._cache.version(generation, id, versions.get(id, 0))
+        if len(self._cache.blocks) == 1 and generation not in self._descriptions:
+            # One request for all costs a server less than one for each; and they are asked for while it is busy most:
+            # after a swap.
+            self._descriptions[generation] = self._cache.samples(generation, 0, versions)
+        descriptions = self._descriptions.setdefault(generation, {})
+        known = descriptions.get(id) or self._cache.version(generation, id, versions.get(id, 0))
+        if known is not None:
+            descriptions[id] = known
+            if len(descriptions) > _MOST_DESCRIPTIONS:
+                with contextlib.suppress(KeyError, RuntimeError):  # another thread does the same
+                    del descriptions[next(iter(descriptions))]
         return known
 
     def _kinds_of(self, generation: int, id: int, description: Document) -> list[Kind]:
