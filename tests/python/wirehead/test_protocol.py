@@ -15,7 +15,7 @@ from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.watch import Watch
 from headrace.wirehead._stores.store import LEASES, key, samples_table
 
-SEEDS, STEPS = range(8), 3000
+SEEDS, STEPS = range(12), 3000
 
 
 @pytest.mark.parametrize("what", [{}, {"damages": True}, {"cleans": True}])
