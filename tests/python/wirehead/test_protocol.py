@@ -75,5 +75,5 @@ def clean_without_an_incarnation(patch: pytest.MonkeyPatch) -> None:
 )
 def test_whatever_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any]) -> None:
     leave_out(monkeypatch)
-    problems, _ = explore(monkeypatch, range(60), STEPS, **what)
+    problems, _ = explore(monkeypatch, range(120), STEPS, **what)
     assert problems != []
