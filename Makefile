@@ -106,7 +106,12 @@ build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
 	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
 
 test-python: install $(VENV)/.group-examples $(VENV)/.group-test build/ferretdb ## the Python tests
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --write-skips=$(SKIPPED) $(PYTEST_OPTIONS)
+
+# Which tests the last whole run of test-python has skipped, and why.
+SKIPPED := build/skipped.json
+$(SKIPPED):
+	@echo "no $@: make test-python writes it" >&2; exit 1
 
 test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large
 	$(BIN)/python -m pip install --disable-pip-version-check --group peers
@@ -122,9 +127,8 @@ build/torch-%/.installed: | install $(VENV)/.group-test
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check "$(if $(filter oldest,$*),$(TORCH_OLDEST),$(TORCH_NEWEST))"
 	@touch $@
 
-test-torch: install $(TORCH_VENV)/.installed ## all tests that need PyTorch, with the newest or the oldest that is supported: TORCH=oldest
-	$(TORCH_VENV)/bin/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS) tests/python/torch_loader \
-	  $$(grep -lrE --include='test_*.py' '(importorskip|find_spec)\("torch|^ *import torch' tests/python | grep -v torch_loader/)
+test-torch: install $(TORCH_VENV)/.installed $(SKIPPED) ## what test-python has skipped for want of PyTorch, with the newest or the oldest that is supported: TORCH=oldest
+	$(TORCH_VENV)/bin/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS) --run-skipped=$(SKIPPED) --because='torch\b'
 
 # tests/python/torch_loader/torch_suite.py names the projects and says where their checkouts come from.
 TORCH_PROJECT ?= pytorch

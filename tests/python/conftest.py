@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import gc
+import json
+import re
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,37 +41,101 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="fail if a test is skipped for a reason that this file does not list",
     )
+    parser.addoption("--write-skips", type=Path, metavar="FILE", help="after all tests: which were skipped, and why")
+    parser.addoption(
+        "--run-skipped",
+        type=Path,
+        metavar="FILE",
+        help="run those that --write-skips has listed with a reason that --because matches, and fail if one is missing",
+    )
+    parser.addoption("--because", metavar="REGEX", default="", help="for --run-skipped; upper and lower case are alike")
 
 
-_unexpected = pytest.StashKey[list[str]]()
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--run-skipped") is not None:
+        wanted = {_function(nodeid) for nodeid, _ in _listed(config)}
+        kept: list[pytest.Item] = []
+        others: list[pytest.Item] = []
+        for item in items:
+            (kept if {_function(item.nodeid), _module(item.nodeid)} & wanted else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
+
+
+_problems = pytest.StashKey[dict[str, list[str]]]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal summary
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run, of the controller of workers, too, that has skipped what it should not have."""
-    unexpected = session.config.stash[_unexpected] = _unexpected_skips(session.config)
-    if unexpected and session.exitstatus == pytest.ExitCode.OK:
+    """Fails a run, of the controller of workers, too, that has skipped, or lacked, what it should not have."""
+    config = session.config
+    if config.pluginmanager.get_plugin("terminalreporter") is None:
+        return
+    problems = config.stash[_problems] = {
+        f"skipped, but not listed in {config.getoption('--expected-skips')}": _unexpected_skips(config),
+        f"listed in {config.getoption('--run-skipped')}, but not run": _not_run(config),
+    }
+    if any(problems.values()) and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.getoption("keyword")
+    path: Path | None = config.getoption("--write-skips")
+    if path is not None and whole and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        path.write_text(json.dumps(sorted(set(_skips(config))), indent=0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    unexpected = config.stash.get(_unexpected, [])  # nothing if the session has not begun
-    if unexpected:
-        terminalreporter.section(f"skipped, but not listed in {config.getoption('--expected-skips')}", red=True)
-        for line in unexpected:
-            terminalreporter.line(line)
+    for title, lines in config.stash.get(_problems, {}).items():  # nothing if the session has not begun
+        if lines:
+            terminalreporter.section(title, red=True)
+            for line in lines:
+                terminalreporter.line(line)
+
+
+def _module(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _function(nodeid: str) -> str:
+    """A test without its parameters, which may depend on what is installed; or a module."""
+    return nodeid.partition("[")[0]
+
+
+def _skips(config: pytest.Config) -> list[tuple[str, str]]:
+    """Which tests, or modules, were skipped, and why."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return [
+        (report.nodeid, report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "")
+        for report in reporter.stats.get("skipped", [])
+    ]
+
+
+def _listed(config: pytest.Config) -> list[list[str]]:
+    """What --run-skipped is to run: which tests, or modules, and why they were skipped."""
+    because = re.compile(config.getoption("--because"), re.IGNORECASE)
+    return [skip for skip in json.loads(config.getoption("--run-skipped").read_text()) if because.search(skip[1])]
 
 
 def _unexpected_skips(config: pytest.Config) -> list[str]:
     path: Path | None = config.getoption("--expected-skips")
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if path is None or reporter is None:
+    if path is None:
         return []
     lines = (line.strip() for line in path.read_text().splitlines())
     patterns = [line for line in lines if line and not line.startswith("#")]
-    found = []
-    for report in reporter.stats.get("skipped", []):
-        reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
-        if not any(fnmatch.fnmatchcase(reason, pattern) for pattern in patterns):
-            found.append(f"{report.nodeid}: {reason}")
-    return sorted(found)
+    return sorted(
+        f"{nodeid}: {reason}"
+        for nodeid, reason in _skips(config)
+        if not any(fnmatch.fnmatchcase(reason, pattern) for pattern in patterns)
+    )
+
+
+def _not_run(config: pytest.Config) -> list[str]:
+    """Listed tests that are missing, in whole or in part, and those that are skipped once more for the same reason."""
+    if config.getoption("--run-skipped") is None:
+        return []
+    listed = _listed(config)
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    ran = {report.nodeid for reports in reporter.stats.values() for report in reports if hasattr(report, "outcome")}
+    ran -= {nodeid for nodeid, reason in _skips(config) if [nodeid, reason] in listed}
+    found = Counter(name for nodeid in ran for name in {_function(nodeid), _module(nodeid)})
+    expected = Counter(_function(nodeid) for nodeid in {nodeid for nodeid, _ in listed})
+    return sorted(name for name, count in expected.items() if found[name] < count) or ([] if listed else ["nothing is"])

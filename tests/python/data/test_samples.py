@@ -6,7 +6,6 @@ import array
 import collections
 import dataclasses
 import enum
-import importlib
 import pickle
 import subprocess
 import sys
@@ -357,13 +356,16 @@ def test_bfloat16_of_ml_dtypes() -> None:
     got = load(samples)
     assert got.dtype == ml_dtypes.bfloat16
     assert got[:, 0].astype(float).tolist() == [0, 1, 2, 3]
-    if importlib.util.find_spec("torch") is not None:
-        torch = importlib.import_module("torch")
-        batch = load(samples, to="torch")
-        assert batch.dtype == torch.bfloat16
-        assert batch[:, 0].tolist() == [0, 1, 2, 3]
-        (from_tensors,) = DataLoader(Samples([torch.ones(2, dtype=torch.bfloat16)]), num_workers=1, to="numpy")
-        assert from_tensors.dtype == ml_dtypes.bfloat16
+
+
+def test_bfloat16_of_ml_dtypes_and_torch() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    torch = pytest.importorskip("torch")
+    batch = load([np.full(3, i, ml_dtypes.bfloat16) for i in range(4)], to="torch")
+    assert batch.dtype == torch.bfloat16
+    assert batch[:, 0].tolist() == [0, 1, 2, 3]
+    (from_tensors,) = DataLoader(Samples([torch.ones(2, dtype=torch.bfloat16)]), num_workers=1, to="numpy")
+    assert from_tensors.dtype == ml_dtypes.bfloat16
 
 
 # Samples on their way between workers.
