@@ -64,13 +64,17 @@ bool HasNoPadding(const ConvShape& s) {
 
 // A convolution as products of the filter and the patches of images, which are copied panel by panel, on the way into
 // the product. With zeros around the image, each element of the patches has the same distance from the first one,
-// wherever a patch lies.
+// wherever a patch lies. In the padded image, a row is cut into phases: columns that are a whole number of strides
+// apart lie together, so that neighbouring patches do.
 template <typename T>
 class PaddedConvolution {
  public:
   explicit PaddedConvolution(const ConvShape& s)
       : s_(s),
-        padded_{s.in.depth + s.planes.Paddings(), s.in.height + s.rows.Paddings(), s.in.width + s.cols.Paddings()} {}
+        pads_(!HasNoPadding(s) || (s.cols.stride > 1 && s.cols.size > 1)),
+        phases_(pads_ ? std::min(s.cols.stride, s.in.width + s.cols.Paddings()) : 1),
+        phase_((s.in.width + s.cols.Paddings() + phases_ - 1) / phases_),
+        padded_{s.in.depth + s.planes.Paddings(), s.in.height + s.rows.Paddings(), phases_ * phase_} {}
 
   // Whether the padded images take little memory.
   static bool Fits(const ConvShape& s) {
@@ -91,7 +95,7 @@ class PaddedConvolution {
         std::clamp<int64_t>(kMinColumns / std::max<int64_t>(1, s_.Pixels()), 1, std::max<int64_t>(1, s_.images));
     const int64_t parts = (s_.images + together - 1) / together;
     const int64_t products = parts * s_.groups;
-    const int64_t padded_size = HasNoPadding(s_) ? 0 : together * s_.channels * padded_.Volume();
+    const int64_t padded_size = pads_ ? together * s_.channels * padded_.Volume() : 0;
     const int64_t result_size = together == 1 ? 0 : together * s_.OutputSizeOfGroup();
     const int64_t size = std::max<int64_t>(1, padded_size + result_size);
     const bool is_large = s_.FilterSize() * s_.Pixels() * together >= kTasks * kGemmWorkPerTask;
@@ -126,7 +130,7 @@ class PaddedConvolution {
           for (int64_t j = 0; j < s_.cols.size; ++j) {
             *offsets++ = c * padded_.Volume() +
                          (h * s_.planes.dilation * padded_.height + i * s_.rows.dilation) * padded_.width +
-                         j * s_.cols.dilation;
+                         ColumnAt(j * s_.cols.dilation);
           }
         }
       }
@@ -138,7 +142,7 @@ class PaddedConvolution {
                  T* padded, T* result, T* out) const {
     const T* images = input + (image * s_.groups + group) * s_.InputSize();
     int64_t distance = s_.groups * s_.InputSize();
-    if (!HasNoPadding(s_)) {
+    if (pads_) {
       ParallelFor(count * s_.channels, RowsPerBlock(padded_.Volume()), [=, this](int64_t first, int64_t end) {
         for (int64_t c = first; c < end; ++c) {
           Pad(images + c / s_.channels * distance + c % s_.channels * s_.in.Volume(), padded + c * padded_.Volume());
@@ -166,13 +170,20 @@ class PaddedConvolution {
     });
   }
 
+  // Where a column of the padded image is in its row.
+  int64_t ColumnAt(int64_t x) const { return x % phases_ * phase_ + x / phases_; }
+
   // A channel.
   void Pad(const T* from, T* to) const {
     std::fill_n(to, padded_.Volume(), T(0));
-    to += (s_.planes.padding * padded_.height + s_.rows.padding) * padded_.width + s_.cols.padding;
-    for (int64_t z = 0; z < s_.in.depth; ++z) {
-      for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width) {
-        std::copy_n(from, s_.in.width, to + (z * padded_.height + y) * padded_.width);
+    to += (s_.planes.padding * padded_.height + s_.rows.padding) * padded_.width;
+    const int64_t no_offset = 0;
+    for (int64_t z = 0; z < s_.in.depth; ++z, to += s_.rows.Paddings() * padded_.width) {
+      for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width, to += padded_.width) {
+        for (int64_t x = 0; x < std::min(phases_, s_.in.width); ++x) {
+          CopyRuns(phases_, from + x, &no_offset, 1, (s_.in.width - x + phases_ - 1) / phases_, 0,
+                   to + ColumnAt(s_.cols.padding + x));
+        }
       }
     }
   }
@@ -187,12 +198,16 @@ class PaddedConvolution {
       const int64_t z = col / (s_.out.width * s_.out.height) % s_.out.depth;
       n = std::min(cols, s_.out.width - x);
       const T* from = images + col / s_.Pixels() * distance +
-                      (z * s_.planes.stride * padded_.height + y * s_.rows.stride) * padded_.width + x * s_.cols.stride;
-      CopyRuns(s_.cols.stride, from, offsets, rows, n, width, panel);
+                      (z * s_.planes.stride * padded_.height + y * s_.rows.stride) * padded_.width +
+                      (pads_ ? x : x * s_.cols.stride);
+      CopyRuns(pads_ ? 1 : s_.cols.stride, from, offsets, rows, n, width, panel);
     }
   }
 
   const ConvShape& s_;
+  const bool pads_;  // else patches are copied from the images themselves
+  const int64_t phases_;
+  const int64_t phase_;  // how many columns one has
   const Extents padded_;
 };
 

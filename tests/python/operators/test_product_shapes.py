@@ -47,6 +47,22 @@ def test_columns_have_the_bits_that_they_have_alone(m: int, k: int, dtype: Any) 
     np.testing.assert_array_equal(matmul(x, np.ascontiguousarray(y[:, 37:38])), product[:, 37:38])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("m", "k"), [(4200, 300), (8200, 130), (700, 2000)])
+def test_rows_that_are_packed_part_by_part_have_the_bits_of_few(m: int, k: int, dtype: Any, monkeypatch: Any) -> None:
+    """Some parts are some of the rows, others some of the depth; in memory, rows or columns lie together."""
+    x, y = numbers(m, k).astype(dtype), numbers(k, 67).astype(dtype)
+    product = matmul(x, y)
+    np.testing.assert_allclose(product, x.astype(float) @ y, rtol=0, atol=1e-5 * k)
+    for rows in (slice(0, 7), slice(m // 2 - 5, m // 2 + 5), slice(m - 3, m)):
+        np.testing.assert_array_equal(matmul(x[rows], y), product[rows])
+    for threads in ("1", "3"):
+        monkeypatch.setenv("CPU_NUM", threads)
+        transposed = {"X": np.ascontiguousarray(x.T), "Y": y}
+        np.testing.assert_array_equal(result("matmul", transposed, {"transpose_X": True}, "Out"), product)
+        np.testing.assert_array_equal(matmul(x, y), product)
+
+
 def convolution(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
     """In float64, one element of the window after the other."""
     (top, bottom, left, right), groups = attrs["paddings"], attrs["groups"]
@@ -96,9 +112,10 @@ def test_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
     np.testing.assert_array_equal(result("conv2d", inputs, attrs, "Output"), out)
 
 
-@pytest.mark.parametrize("padding", [0, 40])
-def test_an_image_that_is_mostly_padding(padding: int) -> None:
+@pytest.mark.parametrize("stride", [2, 7, 1 << 20])
+@pytest.mark.parametrize("padding", [0, 1, 40])
+def test_an_image_that_is_mostly_padding(padding: int, stride: int) -> None:
     x, w = numbers(2, 3, 3, 3), numbers(4, 3, 3, 3)
-    attrs = {"strides": [5, 2], "paddings": [padding] * 4, "dilations": [1, 1], "groups": 1}
+    attrs = {"strides": [5, stride], "paddings": [padding] * 4, "dilations": [1, 1], "groups": 1}
     out = result("conv2d", {"Input": x, "Filter": w}, attrs, "Output")
     np.testing.assert_allclose(out, convolution(x, w, attrs), rtol=0, atol=1e-5)
