@@ -30,7 +30,7 @@ MANY_AT_A_TIME := -DCMAKE_UNITY_BUILD_BATCH_SIZE=24
 FUZZ_OPTIONS = -G Ninja $(MANY_AT_A_TIME) -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint format sanitize soak fuzz bench wheel wheels clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint format sanitize sanitize-thread sanitize-address soak build-fuzz fuzz bench wheel wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -160,13 +160,15 @@ format: $(VENV)/.group-test ## format all sources in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Under ThreadSanitizer, and with precompiled headers, GCC 12 warns of bounds in inlined library code that are not exceeded.
-sanitize: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B build/thread -G Ninja $(MANY_AT_A_TIME) -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread -DHEADRACE_BUILD_TESTS=ON \
-	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict" >/dev/null
-	cmake --build build/thread --parallel $(JOBS)
-	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure
-	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
+sanitize: sanitize-thread sanitize-address ## the C++ tests under ThreadSanitizer, and under AddressSanitizer and UndefinedBehaviorSanitizer
+
+sanitize-thread: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a
+	cmake -S . -B build/tsan -G Ninja $(MANY_AT_A_TIME) -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread \
+	  -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	cmake --build build/tsan --parallel $(JOBS)
+	ctest --test-dir build/tsan --parallel $(JOBS) --output-on-failure
+
+sanitize-address: build-fuzz
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --exclude-regex '^fuzz_'
 
@@ -174,9 +176,11 @@ soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) each of random l
 	$(BIN)/python tests/soak/soak.py
 	$(BIN)/python tests/soak/wirehead_storm.py
 
-fuzz: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
-	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=OFF >/dev/null
-	cmake --build build/fuzz --parallel $(JOBS)
+build-fuzz: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a
+	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	cmake --build build/fuzz --parallel $(JOBS) --target fuzz
+
+fuzz: build-fuzz ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --tests-regex '^fuzz_'
 
 # The other loaders live in an environment of their own, which falls back on what .venv has. What cannot be installed is
