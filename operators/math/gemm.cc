@@ -8,7 +8,6 @@
 
 #include "framework/thread_pool.h"
 #include "operators/math/gemm_panels.h"
-#include "operators/math/scratch.h"
 #include "operators/math/transpose.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -111,19 +110,15 @@ const GemmIsa<T>& BestIsa() {
   return isa;
 }
 
-// Rows of a task in a block of depth: half a second-level cache.
-constexpr int64_t kRowBytesPerTask = 280 * 1024;
+// Rows of the left-hand side in a block of depth: half a second-level cache. Each panel is copied once for so many.
+template <typename T>
+constexpr int64_t kRowsPerTask = 280 * 1024 / (kGemmDepth * sizeof(T));
 
 // Enough for the threads to share what they have left at the end.
 constexpr int64_t kTasksPerThread = 4;
 
 // From so many panels on it pays to pack the rows that they are multiplied by.
 constexpr int64_t kPanelsToPackFor = 4;
-
-// Elements that are packed at a time, lest a large product need as much memory again; by each thread; on the stack.
-constexpr int64_t kMaxPacked = 1 << 20;
-constexpr int64_t kPackedPerTask = 1 << 14;
-constexpr int64_t kPackedOnStack = 1 << 12;
 
 // Between rows that are packed, lest they be a multiple of some large power of two apart.
 constexpr int64_t kRowPadding = 8;
@@ -162,7 +157,7 @@ void CopyPanel(const T* from, int64_t stride, int64_t rows, int64_t cols, int64_
   kCopies[cols - 1](from, stride, rows, width, to);
 }
 
-// Rows in a block of depth, `stride` apart. Where they lie in memory, many may share the same places in a cache.
+// These rows in a block of depth, `stride` apart. Where they lie in memory, many may share the same places in a cache.
 template <typename T>
 void PackRows(const StridedMatrix<T>& a, const Part& rows, const Part& depth, int64_t stride, T* to) {
   for (int64_t r = 0; r < rows.size; ++r) {
@@ -170,11 +165,15 @@ void PackRows(const StridedMatrix<T>& a, const Part& rows, const Part& depth, in
   }
 }
 
-// Rows in a block of depth: an element of each row, then the next of each. Where they lie in memory, they are on as
-// many cache lines as the block is deep, far apart.
+// Tiles of these rows in a block of depth, one after another: an element of each row, then the next of each. Where they
+// lie in memory, they are on as many cache lines as the block is deep, far apart.
 template <typename T>
-void PackTransposed(const StridedMatrix<T>& a, const Part& rows, const Part& depth, T* to) {
-  CopyPanel(a.data + rows.begin + depth.begin * a.col, a.col, depth.size, rows.size, rows.size, to);
+void PackTransposed(const StridedMatrix<T>& a, const Part& rows, int64_t tiles, const Part& depth, T* to) {
+  for (int64_t t = 0; t < tiles; ++t) {
+    const Part part(rows.size, tiles, t);
+    CopyPanel(a.data + rows.begin + part.begin + depth.begin * a.col, a.col, depth.size, part.size, part.size,
+              to + part.begin * depth.size);
+  }
 }
 
 // A panel of columns in a block of depth, where it lies in memory as a part of b.
@@ -198,10 +197,9 @@ struct DirectPanel {
 
 // c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
 //
-// Threads first pack rows of a for all panels, if these are many; of a large product, some rows in some blocks of depth
-// at a time. The product of these is cut into tasks of some rows and some panels, which threads share. A task goes
-// through its depth block by block; in each through its panels, which then are in the first-level cache, and for each
-// through its tiles of rows, which are in the second-level one.
+// The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
+// block by block; in each through its panels, which then are in the first-level cache, and for each through its rows,
+// which are in the second-level one.
 template <typename T>
 class Product {
  public:
@@ -217,77 +215,42 @@ class Product {
         accumulate_(accumulate),
         c_(c),
         c_row_(c_row),
-        tiles_(CeilDiv(m, isa_.max_rows)),
         panels_(CeilDiv(n, panel_width_)),
-        blocks_(CeilDiv(k, kGemmDepth)) {}
+        blocks_(CeilDiv(k, kGemmDepth)),
+        row_tasks_(CeilDiv(m, kRowsPerTask<T> * (kGemmDepth / CeilDiv(k, blocks_)))) {
+    const int64_t threads = PoolThreads();
+    // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
+    const int64_t shared = threads == 1 ? 1 : threads * CeilDiv(kTasksPerThread, row_tasks_);
+    const int64_t worthwhile = m * n * k / row_tasks_ / kGemmWorkPerTask;
+    col_tasks_ = std::clamp<int64_t>(std::min(shared, worthwhile), 1, panels_);
+  }
 
   void Run() const {
-    if ((a_.col != 1 && !IsTransposed()) || panels_ < kPanelsToPackFor) {
-      MultiplyRows({.tiles = Part(tiles_, 1, 0), .blocks = Part(blocks_, 1, 0), .packed = nullptr});
-      return;
-    }
-    const int64_t row_parts = CeilDiv(tiles_ * tile_size_, kMaxPacked);
-    const int64_t part_size = CeilDiv(tiles_, row_parts) * tile_size_;  // of a block, at most
-    const int64_t depth_parts = std::min(blocks_, CeilDiv(part_size * blocks_, kMaxPacked));
-    const int64_t size = part_size * CeilDiv(blocks_, depth_parts);
-    alignas(64) T on_stack[kPackedOnStack];
-    Tensor scratch;
-    T* const packed = size <= kPackedOnStack ? on_stack : Scratch<T>(&scratch, size);
-    for (int64_t i = 0; i < row_parts * depth_parts; ++i) {
-      const Part tiles(tiles_, row_parts, i / depth_parts);
-      const Part blocks(blocks_, depth_parts, i % depth_parts);
-      Pack(tiles, blocks, packed);
-      MultiplyRows({.tiles = tiles, .blocks = blocks, .packed = packed});
-    }
+    ParallelFor(row_tasks_ * col_tasks_, 1, [&](int64_t first, int64_t end) {
+      for (int64_t task = first; task < end; ++task) {
+        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_));
+      }
+    });
   }
 
  private:
-  // Tiles of rows in blocks of depth. If they are packed, a tile in a block has tile_size_ elements there, and the
-  // tiles of a block lie together.
-  struct Rows {
-    Part tiles;
-    Part blocks;
-    const T* packed;
-  };
-
-  void Pack(const Part& tiles, const Part& blocks, T* packed) const {
-    const int64_t grain = std::max<int64_t>(1, kPackedPerTask / tile_size_);
-    ParallelFor(blocks.size * tiles.size, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Part rows = RowsOf(tiles.begin + i % tiles.size);
-        const Part depth(k_, blocks_, blocks.begin + i / tiles.size);
-        if (IsTransposed()) {
-          PackTransposed(a_, rows, depth, packed + i * tile_size_);
-        } else {
-          PackRows(a_, rows, depth, stride_, packed + i * tile_size_);
-        }
-      }
-    });
-  }
-
-  void MultiplyRows(const Rows& rows) const {
-    const int64_t height = rows.tiles.size * isa_.max_rows;
-    const int64_t per_task = kRowBytesPerTask / (stride_ * static_cast<int64_t>(sizeof(T)));
-    const int64_t row_tasks = CeilDiv(height, per_task);
-    const int64_t threads = PoolThreads();
-    // The same number for each thread, and the more rows the better: panels are copied once for all.
-    const int64_t shared = threads == 1 ? 1 : threads * CeilDiv(kTasksPerThread, row_tasks);
-    const int64_t worthwhile = height * n_ * (k_ * rows.blocks.size / blocks_) / row_tasks / kGemmWorkPerTask;
-    const int64_t col_tasks = std::clamp<int64_t>(std::min(shared, worthwhile), 1, panels_);
-    ParallelFor(row_tasks * col_tasks, 1, [&](int64_t first, int64_t end) {
-      for (int64_t task = first; task < end; ++task) {
-        RunTask(rows, Part(rows.tiles.size, row_tasks, task / col_tasks), Part(panels_, col_tasks, task % col_tasks));
-      }
-    });
-  }
-
-  // `tiles` are counted from the first of `rows`.
-  void RunTask(const Rows& rows, const Part& tiles, const Part& panels) const {
+  void RunTask(const Part& rows, const Part& panels) const {
     // Rows of unaligned panels would lie on two cache lines each.
-    alignas(64) T panel_copy[kGemmDepth * 64 / sizeof(T) * 2];
-    for (int64_t b = 0; b < rows.blocks.size; ++b) {
-      const int64_t block = rows.blocks.begin + b;
+    alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
+    alignas(64) T packed_rows[kRowsPerTask<T> * (kGemmDepth + 2 * kRowPadding)];
+    const bool is_transposed = a_.row == 1 && a_.col != 1;
+    const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= kPanelsToPackFor;
+    const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
+    for (int64_t block = 0; block < blocks_; ++block) {
       const Part depth(k_, blocks_, block);
+      // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which leaves
+      // no room for a padding.
+      const int64_t stride = depth.size + (2 * depth.size >= kGemmDepth ? kRowPadding : 0);
+      if (pack_rows && is_transposed) {
+        PackTransposed(a_, rows, tiles, depth, packed_rows);
+      } else if (pack_rows) {
+        PackRows(a_, rows, depth, stride, packed_rows);
+      }
       for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
         const int64_t col = panel * panel_width_;
         const int64_t cols = std::min(panel_width_, n_ - col);
@@ -296,44 +259,43 @@ class Product {
                          .a = nullptr,
                          .a_row = a_.row,
                          .a_col = a_.col,
-                         .b = panel_copy,
+                         .b = packed,
                          .b_row = width,
                          .alpha = alpha_,
                          .add = accumulate_ || block > 0,
                          .c = nullptr,
                          .c_row = c_row_,
                          .columns = cols};
-        if (IsDirect() && cols == width && tiles.size <= MaxDirectTiles(*direct_)) {
+        if (IsDirect() && cols == width && tiles <= MaxDirectTiles(*direct_)) {
           tile.b = direct_->data + depth.begin * direct_->row + col;
           tile.b_row = direct_->row;
         } else {
           if (cols < width) {
-            std::fill_n(panel_copy, depth.size * width, T(0));
+            std::fill_n(packed, depth.size * width, T(0));
           }
-          source_(depth.begin, depth.size, col, cols, width, panel_copy);
+          source_(depth.begin, depth.size, col, cols, width, packed);
         }
         const bool is_last = panel + 1 == panels.begin + panels.size;
         const DirectPanel<T> next = is_last ? At(block + 1, panels.begin) : At(block, panel + 1);
-        for (int64_t t = 0; t < tiles.size; ++t) {
-          next.Prefetch(tiles.size, t);
-          const int64_t index = tiles.begin + t;
-          const Part part = RowsOf(rows.tiles.begin + index);
-          if (rows.packed == nullptr) {
-            tile.a = a_.data + part.begin * a_.row + depth.begin * a_.col;
+        for (int64_t t = 0; t < tiles; ++t) {
+          next.Prefetch(tiles, t);
+          const Part part(rows.size, tiles, t);
+          const int64_t row = rows.begin + part.begin;
+          if (pack_rows && is_transposed) {
+            tile.a = packed_rows + part.begin * depth.size;
+            tile.a_col = part.size;
+          } else if (pack_rows) {
+            tile.a = packed_rows + part.begin * stride;
+            tile.a_row = stride;
           } else {
-            tile.a = rows.packed + (b * rows.tiles.size + index) * tile_size_;
-            (IsTransposed() ? tile.a_col : tile.a_row) = IsTransposed() ? part.size : stride_;
+            tile.a = a_.data + row * a_.row + depth.begin * a_.col;
           }
-          tile.c = c_ + part.begin * c_row_ + col;
+          tile.c = c_ + row * c_row_ + col;
           (cols > isa_.lanes ? isa_.two : isa_.one)[part.size - 1](tile);
         }
       }
     }
   }
-
-  bool IsTransposed() const { return a_.row == 1 && a_.col != 1; }
-
-  Part RowsOf(int64_t tile) const { return Part(m_, tiles_, tile); }
 
   bool IsDirect() const { return direct_ != nullptr && direct_->col == 1; }
 
@@ -362,12 +324,10 @@ class Product {
   const bool accumulate_;
   T* const c_;
   const int64_t c_row_;
-  const int64_t tiles_;
   const int64_t panels_;
   const int64_t blocks_;
-  // Of packed rows.
-  const int64_t stride_ = CeilDiv(k_, blocks_) + kRowPadding;
-  const int64_t tile_size_ = isa_.max_rows * stride_;
+  const int64_t row_tasks_;
+  int64_t col_tasks_;
 };
 
 template <typename T>

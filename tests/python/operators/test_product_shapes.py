@@ -49,8 +49,8 @@ def test_columns_have_the_bits_that_they_have_alone(m: int, k: int, dtype: Any) 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("m", "k"), [(4200, 300), (8200, 130), (700, 2000)])
-def test_rows_that_are_packed_part_by_part_have_the_bits_of_few(m: int, k: int, dtype: Any, monkeypatch: Any) -> None:
-    """Some parts are some of the rows, others some of the depth; in memory, rows or columns lie together."""
+def test_rows_that_tasks_share_have_the_bits_of_few(m: int, k: int, dtype: Any, monkeypatch: Any) -> None:
+    """Each task packs its own. In memory, rows or columns lie together."""
     x, y = numbers(m, k).astype(dtype), numbers(k, 67).astype(dtype)
     product = matmul(x, y)
     np.testing.assert_allclose(product, x.astype(float) @ y, rtol=0, atol=1e-5 * k)
