@@ -18,6 +18,7 @@
 #include "python/bindings/claim_timers.h"
 #include "python/bindings/collated_batch.h"
 #include "python/bindings/gil.h"
+#include "python/bindings/global_generators.h"
 #include "python/bindings/sample_writer.h"
 #include "python/bindings/served_arena.h"
 
@@ -91,6 +92,7 @@ class BatchProducer {
     py::list samples(claim.end - claim.begin);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       BeginRow(claim, row);
+      SeedRow(row);
       py::object sample = Call(getitem, indices.At(row));
       PyList_SET_ITEM(samples.ptr(), static_cast<Py_ssize_t>(row - claim.begin), sample.release().ptr());
     }
@@ -115,6 +117,7 @@ class BatchProducer {
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       timer->Begin();
       BeginRow(claim, row);
+      SeedRow(row);
       const py::object sample = Call(getitem, indices.At(row));
       timer->Made();
       if (!writer_.Write(sample.ptr(), row)) {
@@ -140,6 +143,7 @@ class BatchProducer {
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       timer->Begin();
       BeginRow(claim, row);
+      SeedRow(row);
       py::object sample = Call(getitem, indices.At(row));
       timer->Made();
       fits = fits && writer_.Write(sample.ptr(), row);
@@ -280,6 +284,13 @@ class BatchProducer {
 
   void Expect(const py::object& prototype) { writer_.Expect(prototype); }
 
+  // From now on, the samples of all rows, and collate_plain's collations, are made with generators that are seeded by
+  // their position in the epoch.
+  void SeedRows(std::shared_ptr<GlobalGenerators> generators, uint64_t epoch_key) {
+    generators_ = std::move(generators);
+    epoch_key_ = epoch_key;
+  }
+
   std::optional<Claim> TryClaim() { return Begun(producer_.TryClaim()); }
   bool stopped() const { return producer_.stopped(); }
   uint32_t row() const { return row_; }
@@ -323,6 +334,7 @@ class BatchProducer {
     py::object samples = Make(claim, getitem, py::none());
     failed_collation_ = true;
     const uint64_t made_ns = shared_memory::MonotonicNanoseconds();
+    SeedRow(kCollationRow);
     py::object batch = Call(collate, samples);
     samples = py::object();
     producer_.AddTime(made_ns - begin_ns, shared_memory::MonotonicNanoseconds() - made_ns, 0);
@@ -330,6 +342,12 @@ class BatchProducer {
     batch = py::object();
     WriteBatch(claim, py::cast<py::bytes>(flat[0]), py::cast<py::list>(flat[1]), /*ended=*/false, py::bytes(),
                std::nullopt);
+  }
+
+  void SeedRow(uint32_t row) {
+    if (generators_) {
+      generators_->Seed(epoch_key_, PositionKey(batch_, row));
+    }
   }
 
   // A failure before any row was started counts as one of the claim's first row.
@@ -382,6 +400,7 @@ class BatchProducer {
       bool fits = true;
       const py::object place = writer_.Place(row, &fits);
       if (fits) {
+        SeedRow(row);
         const py::object sample = getitem(indices.At(row), place);
         timer.Made();
         if (!place.is_none() && (sample.is_none() || sample.is(place))) {
@@ -448,6 +467,8 @@ class BatchProducer {
   shared_memory::BatchProducer producer_;
   SampleWriter writer_;
   CollatedWriter collated_;
+  std::shared_ptr<GlobalGenerators> generators_;  // null: rows are not seeded
+  uint64_t epoch_key_ = 0;
   uint32_t row_ = 0;
   uint64_t batch_ = 0;  // of the latest claim
   std::optional<Claim> failed_claim_;
@@ -512,6 +533,10 @@ void BindBatchProducer(py::module_& m) {
           "apart as a tree and leaves, see `write_batch`.")
       .def_property_readonly("failed_collation", &BatchProducer::failed_collation,
                              "Whether collate_plain had made the samples of the failed claim.")
+      .def(
+          "seed_rows", &BatchProducer::SeedRows, py::arg("generators"), py::arg("epoch_key"),
+          "From now on, the samples that getitem makes, and collate_plain's batches, are made with generators that are "
+          "seeded by that key and their position, as `seed_generators` does.")
       .def("expect", &BatchProducer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
       .def("fill_from", &BatchProducer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(),

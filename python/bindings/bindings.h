@@ -36,7 +36,7 @@ void BindArrayVisit(pybind11::module_& m);
 void BindIndexPermutation(pybind11::module_& m);
 void BindExitWith(pybind11::module_& m);
 void BindMarkSignal(pybind11::module_& m);
-void BindMersenneTwister(pybind11::module_& m);
+void BindGlobalGenerators(pybind11::module_& m);
 void BindSerialIterator(pybind11::module_& m);
 
 }  // namespace headrace::python

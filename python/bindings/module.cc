@@ -38,7 +38,7 @@ PYBIND11_MODULE(_core, m) {
   BindIndexPermutation(m);
   BindExitWith(m);
   BindMarkSignal(m);
-  BindMersenneTwister(m);
+  BindGlobalGenerators(m);
   BindSerialIterator(m);
 
   // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our

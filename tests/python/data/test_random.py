@@ -15,7 +15,7 @@ from loader_datasets import GloballyRandom, Random, same
 
 from headrace import _core
 from headrace.data import DataLoader, IterableDataset, get_worker_info, record_generator
-from headrace.data._randomness import mersenne_twister
+from headrace.data._randomness import global_generators
 from headrace.data._randomness.records import generators_restored, seed_generators
 
 
@@ -185,6 +185,41 @@ def test_a_worker_in_place_of_another_shuffles_a_stream_as_that_did(sharding: st
     assert sorted(numbers) == list(range(12))
 
 
+class RandomInPlace(GloballyRandom):
+    sample_spec = (0.0, 0.0)
+
+    def __getitem__(self, index: int, out: Any = None) -> Any:
+        numbers = super().__getitem__(index)
+        if out is None:
+            return numbers
+        for place, number in zip(out, numbers):
+            place[...] = number
+        return out
+
+
+class RandomInBulk(GloballyRandom):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def with_a_number(samples: list[Any]) -> Any:
+    return np.stack(samples), random.random()
+
+
+@pytest.mark.parametrize("kind", [GloballyRandom, RandomInPlace, RandomInBulk])
+@pytest.mark.parametrize("collate", [None, with_a_number])
+@pytest.mark.parametrize("key", [True, "position"])
+def test_a_seeded_sample_draws_the_same_whatever_worker_makes_it(kind: Any, collate: Any, key: bool | str) -> None:
+    def epochs(workers: int) -> list[Any]:
+        loader = DataLoader(kind(40), 4, True, seed=3, seed_records=key, collate_fn=collate, num_workers=workers)
+        return [[tuple(batch) if collate else batch for batch in loader] for _ in range(2)]
+
+    expected = epochs(0)
+    for workers in (1, 2, 3):
+        assert same(epochs(workers), expected)
+    assert not same(*expected)
+
+
 @pytest.fixture
 def own_generators() -> Iterator[None]:
     with generators_restored():
@@ -223,28 +258,30 @@ def test_each_of_seed_epoch_and_key_seeds_otherwise() -> None:
 
 @pytest.mark.usefixtures("own_generators")
 def test_seeding_does_not_depend_on_where_a_generator_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    seed_generators(1, 2, 3)
+    fast = global_generators.global_generators()
+    fast.seed(2, 3)
     expected = draws()
-    for name in ("_memory_of_random", "_memory_of_numpy"):
-        assert getattr(mersenne_twister, name)(generators()[name]) is not None, "or this test is void"
-        monkeypatch.setattr(mersenne_twister, name, lambda generator: None)
+    for name in ("_state_of_random", "_state_of_numpy"):
+        assert getattr(global_generators, name)(generators()[name]) is not None, "or this test is void"
+        monkeypatch.setattr(global_generators, name, lambda generator: None)
+    slow = global_generators.global_generators.__wrapped__()
     random.gauss(0, 1)
     np.random.standard_normal()
-    seed_generators(1, 2, 3)
+    slow.seed(2, 3)
     assert draws() == expected
 
 
 def generators() -> dict[str, Any]:
-    return {"_memory_of_random": random._inst, "_memory_of_numpy": np.random.get_bit_generator()}
+    return {"_state_of_random": random._inst, "_state_of_numpy": np.random.get_bit_generator()}
 
 
 def test_a_state_that_lies_elsewhere_is_not_touched() -> None:
     generator = np.random.MT19937(1)
     address, state = generator.ctypes.state_address, generator.state["state"]
     key, position = state["key"].tolist(), state["pos"]
-    assert mersenne_twister._checked(address, address + 4 * 624, key, position) is not None
-    assert mersenne_twister._checked(address, address + 4 * 624, [*key[:-1], key[-1] ^ 1], position) is None
-    assert mersenne_twister._checked(address, address + 4 * 624, key, position + 1) is None
+    assert global_generators._checked(address, address + 4 * 624, key, position) is not None
+    assert global_generators._checked(address, address + 4 * 624, [*key[:-1], key[-1] ^ 1], position) is None
+    assert global_generators._checked(address, address + 4 * 624, key, position + 1) is None
 
 
 @pytest.mark.usefixtures("own_generators")
@@ -262,16 +299,8 @@ def test_a_program_may_choose_another_generator_for_numpy() -> None:
 
 
 def test_seeded_numbers_look_random() -> None:
-    words = np.zeros(624, np.uint32)
-    states = []
-    for seed in range(400):
-        _core.fill_mersenne_twister(words, seed)
-        states.append(np.unpackbits(words.view(np.uint8)))
+    states = [np.unpackbits(_core.mersenne_twister_words(seed).view(np.uint8)) for seed in range(400)]
     bits = np.array(states, np.float64)
     # Each bit is set half of the time, whatever its place, and neighbouring seeds share half of their bits.
     assert abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / 20
     assert abs((bits[1:] == bits[:-1]).mean(axis=1) - 0.5).max() < 6 * 0.5 / np.sqrt(bits.shape[1])
-    with pytest.raises(ValueError, match="624 words"):
-        _core.fill_mersenne_twister(words[1:], 0)
-    with pytest.raises((BufferError, ValueError)):
-        _core.fill_mersenne_twister(bytes(4 * 624), 0)

@@ -9,18 +9,19 @@ import io
 import operator
 import pickle
 import random
-import struct
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from headrace.data._randomness.mersenne_twister import seed_numpy, seed_random
+from headrace import _core
+from headrace.data._randomness.global_generators import global_generators
 
 
 @functools.lru_cache(maxsize=64)
-def _epoch_key(seed: int, epoch: int) -> int:
+def epoch_key(seed: int, epoch: int) -> int:
+    """What stands for an epoch of a loader with that seed: 64 bits."""
     return int.from_bytes(hashlib.blake2b(f"{seed},{epoch}".encode(), digest_size=8).digest(), "little")
 
 
@@ -79,7 +80,7 @@ def record_generator(seed: int, epoch: int, index: Any) -> np.random.Generator:
         epoch: the epoch, counted from 0.
         index: the record's index; one that is not an integer of 64 bits counts by its value, as pickled.
     """
-    key = np.array([_epoch_key(seed, epoch), _record_key(index)], dtype=np.uint64)
+    key = np.array([epoch_key(seed, epoch), _record_key(index)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
 
@@ -101,9 +102,13 @@ def _seed_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
+#: What stands for the collation of a batch as a row.
+COLLATION_ROW = _core.COLLATION_ROW
+
+
 def position_key(batch: int, row: int) -> int:
-    """What stands for a row of a batch in :func:`seed_generators`."""
-    return ((batch << 32) ^ row) & 0xFFFF_FFFF_FFFF_FFFF
+    """What stands for a row of a batch in :func:`seed_generators`; the same as C++ computes."""
+    return (batch << 32) ^ row
 
 
 def seed_generators(seed: int, epoch: int, key: Any) -> None:
@@ -113,18 +118,7 @@ def seed_generators(seed: int, epoch: int, key: Any) -> None:
         seed, epoch: as of :func:`record_generator`.
         key: what tells the record from others of the epoch: its index, or :func:`position_key`.
     """
-    words = _PAIR.pack(_epoch_key(seed, epoch), _record_key(key))
-    first, second, third = _SEEDS.unpack(hashlib.blake2b(words, digest_size=24).digest())
-    seed_random(first)
-    seed_numpy(second)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # Not torch.manual_seed, which looks for devices to seed, too, and takes a hundred times as long.
-        torch.default_generator.manual_seed(third >> 1)
-
-
-_PAIR = struct.Struct("<QQ")
-_SEEDS = struct.Struct("<QQQ")
+    global_generators().seed(epoch_key(seed, epoch), _record_key(key))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,14 @@ from typing import Any
 
 from headrace import _core
 from headrace.data._datasets.datasets import Fetcher
-from headrace.data._randomness.records import generators_restored, position_key, seed_generators
+from headrace.data._randomness.global_generators import global_generators
+from headrace.data._randomness.records import (
+    COLLATION_ROW,
+    epoch_key,
+    generators_restored,
+    position_key,
+    seed_generators,
+)
 from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
 from headrace.data._samples.describe import describe, sample_prototype
 from headrace.data._samples.flatten import Flattener
@@ -111,7 +118,10 @@ class ClaimServer:
         """Looks up the methods of the dataset as it is now."""
         task = self.task
         self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
-        self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
+        # The producer seeds rows; not in this process, whose consumer draws from the same generators.
+        self._seeds_rows = task.seed_records == "position" and self._errors is None
+        seeds = task.seed_records and not self._seeds_rows
+        self._getitem = self._seeded_getitem if seeds else self._fetcher.getitem
         # Each record has a seed of its own, unless it is that of its position.
         single = task.convert or task.seed_records is True
         self._bulk = None if single else self._fetcher.bulk
@@ -119,7 +129,7 @@ class ClaimServer:
         # Whether claims of plain rows need only getitem, and whole batches only collate_fn in addition.
         self._plain = self.reader is None and self._bulk is None
         whole = self._own_collate and self._hand_over is None and self._columns is None
-        self._collates_plain = self._plain and whole and not (task.seed_records or task.convert)
+        self._collates_plain = self._plain and whole and not (seeds or task.convert)
 
     def initialize(self, worker_id: int) -> None:
         """Calls ``worker_init_fn``. If that raises, every claim fails with its exception."""
@@ -195,6 +205,8 @@ class ClaimServer:
         self._pause(claim)
         self._epoch = claim.epoch
         self._fetcher.set_epoch(self._epoch)
+        if self._seeds_rows:
+            producer.seed_rows(global_generators(), epoch_key(self.task.seed, self._epoch))
         kind = claim.kind
         if kind == "collate":
             self._serve_collation(claim)
@@ -354,7 +366,8 @@ class ClaimServer:
             argument = samples[0] if self.task.convert else samples
             # The function draws the same numbers in any worker, and after any samples.
             seeds = self.task.seed_records and self.task.stream is None
-            batch = self._seeded(position_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
+            key = position_key(producer.batch, COLLATION_ROW)
+            batch = self._seeded(key, collate, argument) if seeds else collate(argument)
         producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
