@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <utility>
 
 #include "framework/data_type.h"
@@ -34,6 +35,43 @@ int32_t TensorDtype(const py::dtype& dtype, const std::string& meaning) {
     return -1;
   }
 }
+
+namespace {
+
+// Of elements that are numbers as they are in memory, which complex ones need not be; none for any others.
+std::optional<dlpack::DataType> DlpackType(const py::dtype& dtype) {
+  const auto bits = static_cast<uint8_t>(8 * dtype.itemsize());
+  switch (dtype.kind()) {
+    case 'f':
+      return dlpack::DataType{dlpack::kFloat, bits, 1};
+    case 'i':
+      return dlpack::DataType{dlpack::kInt, bits, 1};
+    case 'u':
+      return dlpack::DataType{dlpack::kUInt, bits, 1};
+    case 'b':
+      return dlpack::DataType{dlpack::kBool, bits, 1};
+    default:
+      return std::nullopt;
+  }
+}
+
+const dlpack::ExchangeApi* ExchangeOf(const py::object& type) {
+  // What tells whether the elements are all that there is to a tensor of PyTorch's.
+  if (!py::hasattr(type, dlpack::kExchangeAttribute) || !py::hasattr(type, "requires_grad") ||
+      !py::hasattr(type, "is_neg")) {
+    return nullptr;
+  }
+  const py::object capsule = type.attr(dlpack::kExchangeAttribute);
+  if (PyCapsule_IsValid(capsule.ptr(), dlpack::kExchangeCapsule) == 0) {
+    return nullptr;
+  }
+  const auto* api =
+      static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kExchangeCapsule));
+  const bool known = api->header.major == dlpack::kMajorVersion && api->dltensor_from_py_object_no_sync != nullptr;
+  return known ? api : nullptr;
+}
+
+}  // namespace
 
 SampleTemplate::SampleTemplate(const py::handle& description) {
   const auto pair = py::cast<py::tuple>(description);
@@ -102,6 +140,9 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
       meaning = py::cast<std::string>(fields[4]);
       if (!fields[5].is_none()) {
         node.to_array = py::cast<py::tuple>(fields[5])[0];
+      } else if (const auto element = DlpackType(node.dtype)) {
+        node.exchange = ExchangeOf(node.type);
+        node.element = *element;
       }
     }
     leaf.dtype = TensorDtype(node.dtype, meaning);
@@ -140,6 +181,33 @@ py::array UnownedArray(const py::dtype& dtype, std::vector<py::ssize_t> shape, s
   return {dtype, std::move(shape), data, base};
 }
 
+const char* TensorData(const SampleTemplate::Node& node, PyObject* tensor) {
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  if (node.exchange == nullptr) {
+    return nullptr;
+  }
+  const auto grad = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor, requires_grad));
+  const auto neg = py::reinterpret_steal<py::object>(grad ? PyObject_CallMethodNoArgs(tensor, is_neg) : nullptr);
+  dlpack::Tensor seen{};
+  if (!neg || node.exchange->dltensor_from_py_object_no_sync(tensor, &seen) != 0) {
+    PyErr_Clear();  // whoever makes an array of it says what is wrong
+    return nullptr;
+  }
+  if (!grad.is(py::bool_(false)) || !neg.is(py::bool_(false)) || seen.device_type != dlpack::kCpu ||
+      seen.dtype != node.element || static_cast<size_t>(seen.ndim) != node.shape.size() || seen.data == nullptr) {
+    return nullptr;
+  }
+  int64_t stride = 1;
+  for (size_t i = node.shape.size(); i-- > 0;) {
+    if (seen.shape[i] != node.shape[i] || (seen.strides != nullptr && seen.shape[i] > 1 && seen.strides[i] != stride)) {
+      return nullptr;
+    }
+    stride *= seen.shape[i];
+  }
+  return static_cast<const char*>(seen.data) + seen.byte_offset;
+}
+
 bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
   if (node.kind == NodeKind::kArray) {
     return (IsExactArray(sample) || SameType(node, sample)) && ArrayFits(node, sample);
@@ -156,6 +224,9 @@ bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
     case NodeKind::kFields:
       return ForEachField(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
     case NodeKind::kTensor: {
+      if (TensorData(node, sample) != nullptr) {
+        return true;
+      }
       const py::object array = TensorToArray(node, sample);
       return IsArray(array.ptr()) && ArrayFits(node, array.ptr());
     }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "python/bindings/dlpack.h"
 #include "reader/shared_memory/batch_layout.h"
 
 namespace headrace::python {
@@ -48,6 +49,9 @@ class SampleTemplate {
     std::vector<Node> children;
     pybind11::dtype dtype;
     pybind11::object to_array;  // kTensor: null unless there is a converter
+    // kTensor: how to see its memory without making an array; null where its type does not say.
+    const dlpack::ExchangeApi* exchange = nullptr;
+    dlpack::DataType element{};  // kTensor, with `exchange`
     std::vector<pybind11::ssize_t> shape;
     size_t row_bytes = 0;
     size_t leaf = 0;
@@ -92,6 +96,10 @@ int32_t TensorDtype(const pybind11::dtype& dtype, const std::string& meaning = {
 // An array over memory that it neither owns nor keeps alive, so not for code that may keep it. The caller holds the
 // GIL.
 pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);
+
+// The elements of a tensor of the node's type that are in memory as the row of a batch is to be; null for any other,
+// and where its type has no exchange interface: its numpy() then says what it is. Valid while the tensor is.
+const char* TensorData(const SampleTemplate::Node& node, PyObject* tensor);
 
 // Whether `sample` matches the description; writes nothing.
 bool Fits(const SampleTemplate::Node& node, PyObject* sample);

@@ -141,6 +141,10 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
       return WriteArray(node, ScalarToArray(sample).ptr(), place);
     }
     case NodeKind::kTensor: {
+      if (const char* data = TensorData(node, sample)) {
+        CopyRow(node, data, place);
+        return true;
+      }
       const py::object array = TensorToArray(node, sample);
       return IsArray(array.ptr()) && WriteArray(node, array.ptr(), place);
     }
@@ -155,19 +159,24 @@ bool SampleWriter::WriteArray(const SampleTemplate::Node& node, PyObject* array,
     return false;
   }
   const auto* proxy = py::detail::array_proxy(array);
-  if (IsPlace(proxy->data, place)) {  // made there
-    return true;
-  }
-  if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0) {
+  if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) != 0) {
+    CopyRow(node, proxy->data, place);
+  } else if (!IsPlace(proxy->data, place)) {
     UnownedArray(node.dtype, node.shape, place)[py::ellipsis()] = py::reinterpret_borrow<py::object>(array);
-  } else if (node.row_bytes < kLongCopy) {
-    std::memcpy(place, proxy->data, node.row_bytes);
+  }
+  return true;
+}
+
+void SampleWriter::CopyRow(const SampleTemplate::Node& node, const char* data, std::byte* place) const {
+  if (IsPlace(data, place)) {  // made there
+    return;
+  }
+  if (node.row_bytes < kLongCopy) {
+    std::memcpy(place, data, node.row_bytes);
   } else {
-    const char* data = proxy->data;
     const GilReleased released;
     std::memcpy(place, data, node.row_bytes);
   }
-  return true;
 }
 
 void SampleWriter::WriteObject(const SampleTemplate::Node&, PyObject* object, std::byte* place) {

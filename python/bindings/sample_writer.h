@@ -55,6 +55,8 @@ class SampleWriter {
   }
   bool WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row);
   bool WriteArray(const SampleTemplate::Node& node, PyObject* array, std::byte* place);
+  // Copies elements in C's order to the place, unless they were made there.
+  void CopyRow(const SampleTemplate::Node& node, const char* data, std::byte* place) const;
   void WriteObject(const SampleTemplate::Node& node, PyObject* object, std::byte* place);
 
   shared_memory::BatchProducer* producer_;

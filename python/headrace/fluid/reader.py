@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -186,8 +187,9 @@ class _Pass(Iterator[Any]):
         if loader is not None and loader.queue.epoch == self._epoch:
             loader._source.reset()
 
-    def __del__(self) -> None:
-        self._end()
+    def __del__(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not interpreter_ends():
+            self._end()
 
 
 class PyReader(GeneratorLoader):

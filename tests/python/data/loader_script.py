@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -36,6 +37,11 @@ def main() -> None:
         raise ValueError("on purpose")
     if end in ("break", "stuck", "stuck in C"):
         return  # while the iterator is alive and a sample is being made
+    if end == "last global":  # it ends after the modules that were imported after this one
+        sys.modules["contextlib"] = sys.modules.pop("contextlib")
+        sys.__dict__["kept"] = sys.modules[__name__], contextlib
+        globals()["kept"] = iterator
+        return
     if end == "globals":
         globals()["kept"] = (loader, iterator, next(iterator))
         return

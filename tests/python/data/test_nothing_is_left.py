@@ -78,6 +78,7 @@ CONTEXTS = ["fork", "forkserver", "spawn"]
         ("fork", "exception", 1),
         ("fork", "break", 0),
         ("forkserver", "globals", 0),
+        ("fork", "last global", 0),
         ("none", "globals", 0),
         ("fork", "sys.exit in the loop", 6),
         ("fork", "os._exit", 5),

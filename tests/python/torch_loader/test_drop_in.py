@@ -251,6 +251,29 @@ UNLIKE: dict[str, Any] = {
 }
 
 
+def test_a_worker_makes_no_arrays_of_tensors_that_say_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Made(lambda i: (torch.full((2, 3), float(i)), torch.tensor(i)), length=100)
+    expected = list(TorchLoader(dataset, batch_size=4))
+    calls = tmp_path / "calls"
+    array_of = torch.Tensor.numpy
+
+    def numpy(tensor: Any, **options: Any) -> Any:
+        with calls.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return array_of(tensor, **options)
+
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    batches = list(DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork"))
+    monkeypatch.undo()
+    assert_same(batches, expected)
+    made = [int(process) for process in calls.read_text().split()]
+    arrays = len(made) - made.count(os.getpid())
+    # Some are made to see what samples look like.
+    assert arrays < 20 if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else arrays >= 200
+
+
 def fate(loader_class: Any, make: Any, workers: int) -> Any:
     """The batches, with what ``assert_same`` cannot compare in a form that it can; or the type of what is raised."""
     try:
@@ -261,6 +284,33 @@ def fate(loader_class: Any, make: Any, workers: int) -> Any:
         return [(batch.shape, batch.device) for batch in batches]
     half = isinstance(batches[0], torch.Tensor) and batches[0].dtype == torch.complex32
     return [torch.view_as_real(batch) for batch in batches] if half else batches
+
+
+# Tensors of two numbers that are not what they look like, or not where.
+TENSORS: dict[str, Any] = {
+    "a step apart": lambda i: (torch.arange(4.0) + i)[::2],
+    "one number": lambda i: torch.tensor(float(i)).expand(2),
+    "in the middle": lambda i: (torch.arange(4.0) + i)[1:3],
+    "negative": lambda i: torch.tensor([1j * i, 2j]).conj().imag,
+    "conjugate": lambda i: torch.tensor([1j * i, 2.0]).conj(),
+    "zeros without memory": lambda i: torch._efficientzerotensor(2),
+    "sparse": lambda i: torch.tensor([float(i), 0.0]).to_sparse(),
+    "compressed": lambda i: torch.full((1, 2), i + 1.0).to_sparse_csr(),
+    "quantized": lambda i: torch.quantize_per_tensor(torch.full((2,), float(i)), 1.0, 0, torch.qint8),
+    "elsewhere": lambda i: torch.empty(2, device="meta"),
+    "parameter": lambda i: torch.nn.Parameter(torch.full((2,), float(i))),
+    "gradient wanted": lambda i: torch.full((2,), float(i), requires_grad=True),
+    "doubles": lambda i: torch.full((2,), float(i), dtype=torch.float64),
+    "integers": lambda i: torch.full((2,), i, dtype=torch.int32),
+    "brain floats": lambda i: torch.full((2,), i, dtype=torch.bfloat16),
+    "a row": lambda i: torch.full((1, 2), float(i)),
+    "longer": lambda i: torch.full((3,), float(i)),
+    "empty": lambda i: torch.empty(0),
+    "same": lambda i: torch.full((2,), float(i)),
+}
+UNLIKE |= {f"{name} after plain tensors": unlike(TENSORS["same"], make) for name, make in TENSORS.items()}
+UNLIKE |= {f"{name} before plain tensors": unlike(make, TENSORS["same"]) for name, make in TENSORS.items()}
+UNLIKE |= {f"all {name}": make for name, make in TENSORS.items()}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -67,8 +68,10 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     # Not a weakref.finalize, which would keep the engine, and with it all that the user gave, in a global registry: an
     # iterator that the dataset or collate_fn refers to could never be collected.
-    def __del__(self) -> None:
-        self._let_go()
+    def __del__(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The workers have ended by then, and modules may have lost their names.
+        if not interpreter_ends():
+            self._let_go()
 
     def _before_waiting(self) -> None:
         if self._engine is not None:
