@@ -191,6 +191,9 @@ const char* TensorData(const SampleTemplate::Node& node, PyObject* tensor) {
   const auto neg = py::reinterpret_steal<py::object>(grad ? PyObject_CallMethodNoArgs(tensor, is_neg) : nullptr);
   dlpack::Tensor seen{};
   if (!neg || node.exchange->dltensor_from_py_object_no_sync(tensor, &seen) != 0) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) {
+      throw py::error_already_set();
+    }
     PyErr_Clear();  // whoever makes an array of it says what is wrong
     return nullptr;
   }
