@@ -94,6 +94,19 @@ def test_a_worker_killed_while_idle_is_replaced() -> None:
         assert len(list(iterator)) == 9
 
 
+def test_a_sample_at_which_two_workers_die_at_once_is_left_out_once() -> None:
+    loader = DataLoader(Slow(8, 2.0, 0), batch_size=2, num_workers=1, on_worker_death="skip")
+    iterator = iter(loader)
+    engine = iterator._engine
+    while not (claims := engine.scheduler.claims()):
+        time.sleep(0.001)
+    pool = engine.workers.pool
+    for _ in range(2):
+        assert "without it" in pool._give_up(claims[0], None)
+    assert engine.workers.deaths()["skipped_samples"] == 1
+    loader.shutdown()
+
+
 def test_many_idle_deaths_over_time_are_no_reason_to_give_up() -> None:
     loader = DataLoader(Ints(20), batch_size=2, num_workers=1, prefetch_factor=2)
     with warnings.catch_warnings():

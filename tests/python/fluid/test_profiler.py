@@ -48,7 +48,7 @@ def test_the_table_counts_calls_time_share_and_memory(
     rows = tables(text)
     assert {name: row["calls"] for name, row in rows.items()} == {"relu": 6, "mul": 3, "reduce_mean": 3}
     assert next(iter(rows)) == "relu"
-    assert sum(row["share"] for row in rows.values()) == pytest.approx(100, abs=0.02)
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(100, abs=0.0051 * len(rows))  # each is rounded
     assert rows["mul"]["memory bytes"] == 4 * 2 * 4
     for row in rows.values():
         assert 0 < row["min ms"] <= row["ave ms"] <= row["max ms"] <= row["total ms"]
@@ -91,7 +91,7 @@ def test_what_a_loop_runs_counts_for_its_operators(
     assert rows["while"]["calls"] == 1
     assert rows["while"]["total ms"] >= rows["matmul"]["total ms"]
     assert rows["while"]["share"] < rows["matmul"]["share"]
-    assert sum(row["share"] for row in rows.values()) == pytest.approx(100, abs=0.02)
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(100, abs=0.0051 * len(rows))  # each is rounded
 
 
 def test_reset_forgets_and_a_second_start_or_stop_does_nothing(

@@ -133,7 +133,6 @@ class WorkerPool:
 
     Attributes:
         deaths: how many workers have died.
-        skipped: how many samples were given up and left out.
         updates: the updates for them. Closed with the pool.
 
     Raises:
@@ -176,7 +175,7 @@ class WorkerPool:
         # The workers that died at given-up samples, by epoch and batch.
         self._given_up: collections.OrderedDict[tuple[int, int], _LastWorker] = collections.OrderedDict()
         self.deaths = 0
-        self.skipped = 0
+        self._left_out: set[tuple[int, int]] = set()
         require_main_guard()
         require_descriptors(num_workers)
         self._stacks = Stacks()
@@ -408,9 +407,14 @@ class WorkerPool:
             f"traceback that it printed. {MAIN_GUARD}"
         )
 
+    @property
+    def skipped(self) -> int:
+        """How many samples were given up and left out."""
+        return len(self._left_out)
+
     def _give_up(self, death: _core.ProducerDeath, worker: _Worker) -> str:
         if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
-            self.skipped += 1
+            self._left_out.add((death.sequence, death.row))  # which a worker that had it, too, may have died at since
             return "its batch is made without it"
         self._given_up[(death.epoch, death.batch)] = _LastWorker(
             worker.describe_exit(),
