@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "framework/errors.h"
 #include "operators/math/philox.h"
 #include "python/bindings/bindings.h"
 
@@ -26,6 +27,24 @@ void Call(const py::object& function, const py::object& argument) {
   if (!py::reinterpret_steal<py::object>(PyObject_CallOneArg(function.ptr(), argument.ptr()))) {
     throw py::error_already_set();
   }
+}
+
+// Buffers over the words of a state and over the position, in memory of the generator's.
+using State = std::pair<py::buffer, py::buffer>;
+
+MersenneTwister Twister(const py::object& generator, const std::optional<State>& state, const py::object& seed_slowly) {
+  MersenneTwister twister{.generator = generator, .seed_slowly = seed_slowly};
+  if (state) {
+    const py::buffer_info words = state->first.request(/*writable=*/true);
+    const py::buffer_info position = state->second.request(/*writable=*/true);
+    HR_ENFORCE(words.size * words.itemsize == MersenneTwister::kWords * sizeof(uint32_t) &&
+                   position.size * position.itemsize == sizeof(uint32_t),
+               InvalidArgument, "the state of a Mersenne Twister has ", MersenneTwister::kWords,
+               " words of 32 bits, and a position of one more");
+    twister.words = static_cast<std::byte*>(words.ptr);
+    twister.position = static_cast<uint32_t*>(position.ptr);
+  }
+  return twister;
 }
 
 uint64_t Bits(const ops::PhiloxBlock& block, size_t pair) {
@@ -103,25 +122,18 @@ void GlobalGenerators::SeedTorch(uint64_t seed) {
 void BindGlobalGenerators(py::module_& m) {
   py::class_<GlobalGenerators, std::shared_ptr<GlobalGenerators>>(
       m, "GlobalGenerators", "The global generators of random, numpy.random and torch, seeded for each sample.")
-      .def(py::init([](const py::object& random, std::optional<std::pair<uintptr_t, uintptr_t>> random_state,
-                       const py::object& seed_random, const py::object& numpy,
-                       std::optional<std::pair<uintptr_t, uintptr_t>> numpy_state, const py::object& seed_numpy) {
-             const auto twister = [](const auto& state, const py::object& generator, const py::object& seed_slowly) {
-               MersenneTwister made{.generator = generator, .seed_slowly = seed_slowly};
-               if (state) {
-                 made.words = reinterpret_cast<std::byte*>(state->first);
-                 made.position = reinterpret_cast<uint32_t*>(state->second);
-               }
-               return made;
-             };
-             return std::make_shared<GlobalGenerators>(twister(random_state, random, seed_random),
-                                                       twister(numpy_state, numpy, seed_numpy));
-           }),
-           py::arg("random"), py::arg("random_state"), py::arg("seed_random"), py::arg("numpy"), py::arg("numpy_state"),
-           py::arg("seed_numpy"),
-           "Of each of random and numpy: the generator; the addresses of the 624 words of its state and of the "
-           "position, if it is a Mersenne Twister that keeps it there; and a function that seeds it by 64 bits in its "
-           "own way, used if it does not, or, with numpy, if the program has chosen another generator.")
+      .def(
+          py::init([](const py::object& random, const std::optional<State>& random_state, const py::object& seed_random,
+                      const py::object& numpy, const std::optional<State>& numpy_state, const py::object& seed_numpy) {
+            return std::make_shared<GlobalGenerators>(Twister(random, random_state, seed_random),
+                                                      Twister(numpy, numpy_state, seed_numpy));
+          }),
+          py::arg("random"), py::arg("random_state"), py::arg("seed_random"), py::arg("numpy"), py::arg("numpy_state"),
+          py::arg("seed_numpy"),
+          "Of each of random and numpy: the generator; buffers over the 624 words of its state and over the position, "
+          "if it is a Mersenne Twister and it is known where it keeps them; and a function that seeds it by 64 bits in "
+          "its "
+          "own way, used if it does not, or, with numpy, if the program has chosen another generator.")
       .def("seed", &GlobalGenerators::Seed, py::arg("epoch_key"), py::arg("record_key"),
            "Seeds them, torch's only if it has been imported, as a function of two keys of 64 bits.");
   m.attr("COLLATION_ROW") = kCollationRow;

@@ -522,10 +522,10 @@ class GlobalGenerators:
     def __init__(
         self,
         random: Any,
-        random_state: tuple[int, int] | None,
+        random_state: tuple[Any, Any] | None,
         seed_random: Callable[[int], None],
         numpy: Any,
-        numpy_state: tuple[int, int] | None,
+        numpy_state: tuple[Any, Any] | None,
         seed_numpy: Callable[[int], None],
     ) -> None: ...
     def seed(self, epoch_key: int, record_key: int) -> None: ...

@@ -22,8 +22,8 @@ _numpy: Any = np.random
 _KEY_WORDS = 624
 _KEY_BYTES = 4 * _KEY_WORDS
 
-# The addresses of the words of a state, and of the position of the next one.
-_Addresses = tuple[int, int]
+# The words of a state, and the position of the next one, where the generator keeps them.
+_Memory = tuple[Any, Any]
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def _seed_numpy(seed: int) -> None:
         np.random.seed(seed & 0xFFFF_FFFF)
 
 
-def _state_of_random(generator: Any) -> _Addresses | None:
+def _state_of_random(generator: Any) -> _Memory | None:
     """CPython keeps the position and then the words after the object's header."""
     if random.Random.__basicsize__ < object.__basicsize__ + 4 + _KEY_BYTES:
         return None
@@ -57,7 +57,7 @@ def _state_of_random(generator: Any) -> _Addresses | None:
     return _checked(begin + 4, begin, key, position)
 
 
-def _state_of_numpy(generator: Any) -> _Addresses | None:
+def _state_of_numpy(generator: Any) -> _Memory | None:
     """NumPy keeps the words and then the position."""
     if not isinstance(generator, np.random.MT19937) or not hasattr(_numpy, "set_bit_generator"):
         return None
@@ -66,11 +66,11 @@ def _state_of_numpy(generator: Any) -> _Addresses | None:
     return _checked(begin, begin + _KEY_BYTES, state["key"].tolist(), state["pos"])
 
 
-def _checked(key_at: int, position_at: int, key: list[int], position: int) -> _Addresses | None:
-    """These addresses, if the state that the generator says it has lies there."""
+def _checked(key_at: int, position_at: int, key: list[int], position: int) -> _Memory | None:
+    """What lies at two addresses, if it is the state that the generator says it has."""
     words = (ctypes.c_uint32 * _KEY_WORDS).from_address(key_at)
     index = ctypes.c_uint32.from_address(position_at)
-    return (key_at, position_at) if list(words) == key and index.value == position else None
+    return (words, index) if list(words) == key and index.value == position else None
 
 
 def _bit_generator() -> Any:
