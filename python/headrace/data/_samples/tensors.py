@@ -89,7 +89,9 @@ def array_of_tensor(tensor: Any) -> tuple[Array, str]:
     name = str(tensor.dtype).partition(".")[2]
     if name in EXTENSION_TYPES:
         return _bits_of(tensor, EXTENSION_TYPES[name]), name
-    return tensor.numpy(force=True), "tensor"  # forced: also zeros that have no memory
+    if tensor._is_zerotensor():  # zeros that have no memory
+        tensor = tensor.clone()
+    return tensor.numpy(), "tensor"
 
 
 def _bits_of(tensor: Any, dtype: np.dtype[Any]) -> Array:
