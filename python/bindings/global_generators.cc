@@ -132,8 +132,8 @@ void BindGlobalGenerators(py::module_& m) {
           py::arg("seed_numpy"),
           "Of each of random and numpy: the generator; buffers over the 624 words of its state and over the position, "
           "if it is a Mersenne Twister and it is known where it keeps them; and a function that seeds it by 64 bits in "
-          "its "
-          "own way, used if it does not, or, with numpy, if the program has chosen another generator.")
+          "its own way, used if it is not known, or, with numpy, if the program has chosen another generator. "
+          "ValueError or BufferError for buffers of another size, or that cannot be written to.")
       .def("seed", &GlobalGenerators::Seed, py::arg("epoch_key"), py::arg("record_key"),
            "Seeds them, torch's only if it has been imported, as a function of two keys of 64 bits.");
   m.attr("COLLATION_ROW") = kCollationRow;

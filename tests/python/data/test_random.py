@@ -304,3 +304,16 @@ def test_seeded_numbers_look_random() -> None:
     # Each bit is set half of the time, whatever its place, and neighbouring seeds share half of their bits.
     assert abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / 20
     assert abs((bits[1:] == bits[:-1]).mean(axis=1) - 0.5).max() < 6 * 0.5 / np.sqrt(bits.shape[1])
+
+
+def test_the_memory_of_a_state_has_the_size_of_one() -> None:
+    def seeds(words: Any, position: Any) -> None:
+        _core.GlobalGenerators(None, (words, position), print, None, None, print)
+
+    words, position = np.zeros(624, np.uint32), np.zeros((), np.uint32)
+    seeds(words, position)
+    for wrong in ((words[1:], position), (words, words), (words, position.astype(np.uint64))):
+        with pytest.raises(ValueError, match="624 words"):
+            seeds(*wrong)
+    with pytest.raises((BufferError, ValueError)):
+        seeds(bytes(4 * 624), position)
