@@ -37,7 +37,7 @@ import torch
 from loader_benchmark import Contestant, installed
 from torch.utils import data
 
-from headrace.data._randomness.records import position_key, seed_generators
+from headrace.data._randomness.sample_seeds import position_key, seed_generators
 from headrace.torch import DataLoader
 
 WORDS = ["water", "wheel", "mill", "stream", "gate", "stone", "flour", "channel", "river", "turns", "slowly", "again"]

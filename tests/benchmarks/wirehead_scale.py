@@ -21,7 +21,7 @@ from typing import Any
 
 import headrace.wirehead._protocol.lease as leases
 from headrace.wirehead._protocol.cache import Cache, Swap
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.store import LEASES, SWAPS, VERIFIED, Document, key, samples_table
@@ -54,7 +54,7 @@ class Simulation:
         self.tables: dict[str, dict[str, Any]] = collections.defaultdict(dict)
         self.role = ""
         self.stop = Event(self.wait)
-        self.keepers: dict[int, Keeper] = {}
+        self.managers: dict[int, GenerationManager] = {}
         self.all_readers: list[Reader] = []
         self._events: list[tuple[float, int, threading.Semaphore]] = []
         self._numbers = itertools.count()
@@ -166,11 +166,11 @@ class Simulation:
 
     def kill_manager(self) -> None:
         """The one that leads."""
-        self._stopped |= {n for n, keeper in self.keepers.items() if keeper.leads}
+        self._stopped |= {n for n, manager in self.managers.items() if manager.leads}
 
     def has_manager(self) -> bool:
         """Whether one leads that lives."""
-        return any(keeper.leads for n, keeper in self.keepers.items() if n not in self._stopped)
+        return any(manager.leads for n, manager in self.managers.items() if n not in self._stopped)
 
     def bury_later(self, count: int) -> None:
         """So many generators have died."""
@@ -186,12 +186,12 @@ class Simulation:
             writer.put((1, 1))
 
     def _keep(self, number: int) -> None:
-        keeper = Keeper(self.cache())
-        self.keepers[number] = keeper
+        manager = GenerationManager(self.cache())
+        self.managers[number] = manager
         while number not in self._stopped:
-            swap = keeper.step()
+            swap = manager.step()
             if swap is None:
-                self.sleep(keeper.pause)
+                self.sleep(manager.pause)
 
     def _read(self, number: int) -> None:
         reader, rng = Reader(self.cache(), ("data", "label")), random.Random(number)

@@ -24,7 +24,7 @@ from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuple
 from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
 from headrace.wirehead._format.sample import Array, Kind, as_tensor
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource, at_least
 from headrace.wirehead.generator import WireheadGenerator as _Generator
@@ -179,8 +179,8 @@ class WireheadGenerator(_Generator):
         sample = next(self.generator)
         if self._writer is None:
             cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
-            keeper = self._open.enter_context(contextlib.closing(Keeper(cache)))
-            self._open.enter_context(keeping(keeper, self._stop))
+            manager = self._open.enter_context(contextlib.closing(GenerationManager(cache)))
+            self._open.enter_context(keeping(manager, self._stop))
             self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
             start_closing()
             atexit.register(self._close_at_exit)

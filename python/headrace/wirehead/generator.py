@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.wirehead._format.sample import NamedArray
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import StoreUnreachableError
@@ -82,14 +82,14 @@ class WireheadGenerator:
         with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
             cache = stack.enter_context(contextlib.closing(Cache(self.config)))
             leases = stack.enter_context(contextlib.ExitStack())
-            writer, keeper = Writer(cache, self._stop), Keeper(cache)
-            leases.callback(_end_leases, keeper, writer)
+            writer, manager = Writer(cache, self._stop), GenerationManager(cache)
+            leases.callback(_end_leases, manager, writer)
             try:
-                with keeping(keeper, self._stop):
+                with keeping(manager, self._stop):
                     self._put_all(writer, verbose)
                 if not self._stop.is_set():
                     writer.close()  # or the swaps would wait for its lease
-                    self._finish(cache, keeper)
+                    self._finish(cache, manager)
             except (StoreUnreachableError, SecondSignal):
                 self._stop.set()  # a sample may be on its way
                 leases.pop_all()  # no other process needs to know that they end
@@ -121,17 +121,17 @@ class WireheadGenerator:
                 if not thread.hand_over(arrays) or self._stop.is_set():
                     return
 
-    def _finish(self, cache: Cache, keeper: Keeper) -> None:
+    def _finish(self, cache: Cache, manager: GenerationManager) -> None:
         """Waits until generations that are full have been swapped: this may be the last generator. But not for slow
         readers.
         """
         now = time.monotonic()
         deadline, patience = now + 2 * self.config.lease, now + _PATIENCE
         while cache.fill(cache.current() + 1) == self.config.swap_cap and now < deadline:
-            if keeper.blocked is not None and now >= patience:
+            if manager.blocked is not None and now >= patience:
                 break
             now = time.monotonic()
-            if keeper.step() is None:
+            if manager.step() is None:
                 time.sleep(0.01)
 
 
@@ -187,17 +187,17 @@ class SecondSignal(SystemExit):
     """A process that was asked to end was asked again. The store may not answer: nothing waits for it any more."""
 
 
-def _end_leases(keeper: Keeper, writer: Writer) -> None:
+def _end_leases(manager: GenerationManager, writer: Writer) -> None:
     """If the store does not answer, or a second signal comes, they expire."""
     try:
-        keeper.close()
+        manager.close()
         writer.close()
     finally:
         writer.abandon()
 
 
 @contextlib.contextmanager
-def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
+def keeping(manager: GenerationManager, stop_all: threading.Event) -> Iterator[None]:
     """A thread manages the cache within this context. If it fails, it sets ``stop_all``, and the error is raised on
     exit. A second signal does not wait for it: the store may not answer.
     """
@@ -206,12 +206,12 @@ def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
 
     def keep() -> None:
         try:
-            run_keeper(keeper, stop)
+            manage_generations(manager, stop)
         except BaseException as error:
             errors.append(error)
             stop_all.set()
 
-    thread = threading.Thread(target=keep, name="headrace-wirehead-keeper", daemon=True)
+    thread = threading.Thread(target=keep, name="headrace-wirehead-manager", daemon=True)
     thread.start()
     try:
         yield

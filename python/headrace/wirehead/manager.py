@@ -1,4 +1,4 @@
-"""The manager's process. How it verifies, swaps and cleans up, and that one leads: ``_protocol/keeper.py``."""
+"""The manager's process. ``_protocol/generation_manager.py`` verifies, swaps and cleans up, and says who leads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import time
 
 from headrace.wirehead._protocol.cache import Cache, Swap
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CacheGoneError, StoreError
 from headrace.wirehead.generator import SecondSignal, ending_on_signals
@@ -46,11 +46,11 @@ class WireheadManager:
         log_to_stdout()
         with ending_on_signals(self._stop):
             cache = Cache(self.config)
-            keeper = Keeper(cache)
+            manager = GenerationManager(cache)
             with contextlib.closing(cache), contextlib.ExitStack() as leases:
-                leases.callback(_end_lease, keeper)
+                leases.callback(_end_lease, manager)
                 try:
-                    self._run(cache, keeper, swaps)
+                    self._run(cache, manager, swaps)
                 except SecondSignal:
                     leases.pop_all()
                     raise
@@ -59,7 +59,7 @@ class WireheadManager:
         """Makes :meth:`run_manager` return; from any thread."""
         self._stop.set()
 
-    def _run(self, cache: Cache, keeper: Keeper, swaps: int | None) -> None:
+    def _run(self, cache: Cache, manager: GenerationManager, swaps: int | None) -> None:
         log.info(
             "Manager: manages %s at %s, SWAP_CAP %d", self.config.dbname, self.config.location, self.config.swap_cap
         )
@@ -69,24 +69,24 @@ class WireheadManager:
         led = True
         while not self._stop.is_set() and (last is None or seen < last):
             try:
-                keeper.step()
+                manager.step()
                 for generation in range(seen + 1, cache.current() + 1):
                     self._log_swap(cache.swap(generation))
                     seen = generation
-                if led and not keeper.leads:
+                if led and not manager.leads:
                     log.info("Manager: another process is the manager; this one takes over when it exits")
-                led = keeper.leads
-                if keeper.blocked is None:
+                led = manager.leads
+                if manager.blocked is None:
                     blocked_since = None
                 elif blocked_since is None or time.monotonic() - blocked_since > 30:
                     blocked_since = time.monotonic()
-                    log.warning("Manager: generation %d is full and waits: %s", cache.current() + 1, keeper.blocked)
+                    log.warning("Manager: generation %d is full and waits: %s", cache.current() + 1, manager.blocked)
             except CacheGoneError:
                 raise
             except StoreError as error:
                 log.error("Manager: %s", error)
                 self._stop.wait(1)
-            self._stop.wait(keeper.pause)
+            self._stop.wait(manager.pause)
 
     def _log_swap(self, swap: Swap | None) -> None:
         if swap is not None:
@@ -99,9 +99,9 @@ class WireheadManager:
             )
 
 
-def _end_lease(keeper: Keeper) -> None:
+def _end_lease(manager: GenerationManager) -> None:
     try:
-        keeper.close()
+        manager.close()
     except StoreError as error:
         log.error("%s", error)
 

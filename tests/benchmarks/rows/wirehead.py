@@ -75,11 +75,11 @@ class Ours:
 
     def publish(self) -> None:
         """Makes what was put readable."""
-        from headrace.wirehead._protocol.keeper import Keeper
+        from headrace.wirehead._protocol.generation_manager import GenerationManager
 
         self._writer.close()
-        keeper = Keeper(self._cache)
-        while keeper.step() is None:
+        manager = GenerationManager(self._cache)
+        while manager.step() is None:
             pass
         self._generation = self._reader.pin_current(60)
 

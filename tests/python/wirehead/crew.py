@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
@@ -84,8 +84,8 @@ class Crew:
                 self.stop.wait(self._pause)
 
     def _keep(self, cache: Cache) -> None:
-        with contextlib.closing(Keeper(cache)) as keeper:
-            run_keeper(keeper, self.stop)
+        with contextlib.closing(GenerationManager(cache)) as manager:
+            manage_generations(manager, self.stop)
 
     def _read_all(self, cache: Cache) -> None:
         with contextlib.closing(Reader(cache, ("data", "label"))) as reader:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 
 
@@ -29,11 +29,11 @@ def fill(cache: Cache, start: int, writer: Writer | None = None) -> None:
 
 def swaps(cache: Cache, start: int, count: int) -> None:
     """Several generations, of which only the last may be left."""
-    keeper = Keeper(cache)
+    manager = GenerationManager(cache)
     for generation in range(count):
         fill(cache, start + 10 * generation)
-        while keeper.step() is None:
+        while manager.step() is None:
             time.sleep(0.01)
-    while keeper._retire():
+    while manager._retire():
         time.sleep(0.01)
-    keeper.close()
+    manager.close()

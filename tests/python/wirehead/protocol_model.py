@@ -23,7 +23,7 @@ import headrace.wirehead._protocol.lease as leases
 import headrace.wirehead._protocol.writer as writers
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.store import SETTINGS, SWAPS, samples_table, version_key
@@ -107,9 +107,9 @@ class World:
         self._read: dict[tuple[str | None, int, int], int] = {}
         self.config = Config.load({"DBNAME": "model", "SWAP_CAP": CAP, "LEASE": LEASE, "MONGOHOST": "model"})
 
-    def run(self, steps: int, writers: int = 2, readers: int = 1, keepers: int = 2) -> World:
+    def run(self, steps: int, writers: int = 2, readers: int = 1, managers: int = 2) -> World:
         """So many operations."""
-        for role, count in ((self._write, writers), (self._keep, keepers), (self._read_all, readers)):
+        for role, count in ((self._write, writers), (self._keep, managers), (self._read_all, readers)):
             for _ in range(count):
                 self._begin(role)
         try:
@@ -220,9 +220,9 @@ class World:
             self._acknowledged[key] = value
 
     def _keep(self) -> None:
-        keeper = Keeper(self._cache())
+        manager = GenerationManager(self._cache())
         while True:
-            swap = keeper.step()
+            swap = manager.step()
             self.swaps += swap is not None
             self._pause()
 

@@ -19,7 +19,7 @@ from headrace.wirehead import WireheadGenerator as Generator
 from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -33,12 +33,12 @@ def annulled(cache: Cache) -> Cache:
     description = cache.sample(1, 2)
     assert description is not None
     assert remove_chunk(cache, 1, chunk_names(description, [0])[0])
-    keeper = Keeper(cache)
-    assert keeper.step() is None
+    manager = GenerationManager(cache)
+    assert manager.step() is None
     with contextlib.closing(Writer(cache)) as writer:
         assert writer.put(next(numbered(99, 1))) == (1, 2)
-    assert keeper.step() is not None
-    keeper.close()
+    assert manager.step() is not None
+    manager.close()
     return cache
 
 
@@ -67,7 +67,7 @@ def test_a_look_for_the_current_generation_finds_the_versions_that_count(
 def test_a_swap_makes_what_was_put_readable(config: dict[str, Any], cache: Cache) -> None:
     fill(cache, 10)
     assert cache.current() == 0
-    swap = Keeper(cache).step()
+    swap = GenerationManager(cache).step()
     assert swap is not None
     assert (swap.generation, swap.samples, swap.deleted) == (1, 5, 0)
     assert cache.current() == 1
@@ -126,9 +126,9 @@ def test_kinds_of_any_number(location: dict[str, Any]) -> None:
 
 def test_two_managers_swap_once(cache: Cache) -> None:
     fill(cache, 0)
-    keepers = [Keeper(cache) for _ in range(2)]
-    for keeper in keepers:
-        keeper._leads = lambda: True  # type: ignore[method-assign]  # as if neither saw the other
+    managers = [GenerationManager(cache) for _ in range(2)]
+    for manager in managers:
+        manager._leads = lambda: True  # type: ignore[method-assign]  # as if neither saw the other
     ready, swap_of = threading.Barrier(2), cache.swap
 
     def both(generation: int) -> Any:
@@ -137,7 +137,7 @@ def test_two_managers_swap_once(cache: Cache) -> None:
 
     cache.swap = both  # type: ignore[method-assign]
     swaps = []
-    threads = [threading.Thread(target=lambda keeper=keeper: swaps.append(keeper.step())) for keeper in keepers]
+    threads = [threading.Thread(target=lambda manager=manager: swaps.append(manager.step())) for manager in managers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -148,7 +148,7 @@ def test_two_managers_swap_once(cache: Cache) -> None:
 
 def test_managers_take_turns(config: dict[str, Any]) -> None:
     cache = Cache({**config, "LEASE": 0.6})
-    first, second = Keeper(cache), Keeper(cache)
+    first, second = GenerationManager(cache), GenerationManager(cache)
     first.step()
     second.step()
     assert first.leads
@@ -157,7 +157,7 @@ def test_managers_take_turns(config: dict[str, Any]) -> None:
     while not second.leads:
         second.step()
         time.sleep(0.02)
-    third = Keeper(cache)
+    third = GenerationManager(cache)
     while not third.leads:  # the second one says nothing any more
         third.step()
         time.sleep(0.02)
@@ -214,7 +214,7 @@ def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
 def test_a_manager_looks_for_a_fifth_of_the_time_and_again_soon_if_it_was_held_up(cache: Cache) -> None:
     clock = [1000.0]
     cache.clock = lambda: clock[0]
-    keeper = Keeper(cache)
-    assert keeper._until_next(clock[0]) == keeper._until_next(clock[0] - 0.01) == keeper.pause == 0.25
-    assert keeper._until_next(clock[0] - 0.2) == pytest.approx(0.8)
-    assert keeper._until_next(clock[0] - 10) == 1
+    manager = GenerationManager(cache)
+    assert manager._until_next(clock[0]) == manager._until_next(clock[0] - 0.01) == manager.pause == 0.25
+    assert manager._until_next(clock[0] - 0.2) == pytest.approx(0.8)
+    assert manager._until_next(clock[0] - 10) == 1

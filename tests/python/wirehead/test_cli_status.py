@@ -19,7 +19,7 @@ from stored import remove_chunk
 from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.status import status_of
@@ -84,13 +84,13 @@ def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: 
     with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Cache(keys)) as keeping:
         now, late = keeping.store.now, 0.0
         monkeypatch.setattr(keeping.store, "now", lambda: now() + late)
-        keeper, writer = Keeper(keeping), Writer(cache)
+        manager, writer = GenerationManager(keeping), Writer(cache)
         swaps: list[Any] = []
         for generation in range(1, 14):
             for number in range(2):
                 assert writer.put((number, 0)) == (generation, number)
             late += 100 * generation
-            while keeper.step() is None:
+            while manager.step() is None:
                 time.sleep(0.01)
             swaps.append(cache.store.find("swaps", f"{generation:012d}"))
             if generation == 2:
@@ -111,11 +111,11 @@ def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:
     keys = {**settings(folder), "LEASE": 3600}
     (folder / "config.yaml").write_text(yaml.safe_dump(keys))
     with contextlib.closing(Cache(keys)) as cache:
-        writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
+        writer, manager, reader = Writer(cache), GenerationManager(cache), Reader(cache, ("data",))
         for generation in (1, 2):
             for number in range(30):
                 assert writer.put((number, 0)) == (generation, number)
-            assert keeper.step() is not None
+            assert manager.step() is not None
             if generation == 1:
                 assert reader.pin_current(60) == 1
                 assert [(shown.generations, shown.lag) for shown in status_of(cache).readers] == [([1], 0)]

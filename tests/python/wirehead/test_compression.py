@@ -12,7 +12,7 @@ import pytest
 from headrace.wirehead import Config
 from headrace.wirehead._format.compression import compress, decompress_into
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
@@ -104,7 +104,7 @@ def test_a_sample_is_read_into_its_row_without_a_second_volume(location: dict[st
     cache = Cache({**location, "SWAP_CAP": 1, "COMPRESSION": name})
     writer, reader = Writer(cache), Reader(cache, ("data", "label"))
     writer.put((volume, np.uint8(1)))
-    assert Keeper(cache).step() is not None
+    assert GenerationManager(cache).step() is not None
     row = {"data": np.zeros_like(volume), "label": np.zeros((), np.uint8)}
     generation = reader.pin_current(10)
     used = peak(lambda: reader.read(generation, 0, row))

@@ -18,14 +18,14 @@ from headrace.wirehead import WireheadGenerator as Generator
 from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.store import LEASES, SETTINGS, SWAPS, key, samples_table
 
 
 def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     for sample in numbered(0, 5):
         writer.put(sample)
     of_block = samples_table(1, 0)
@@ -36,14 +36,14 @@ def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
     wrong["kinds"][0]["length"] -= 1
     cache.store.remove(of_block, "000000000003")
     cache.store.insert(of_block, "000000000003", wrong)
-    swaps = [keeper.step() for _ in range(5)]
+    swaps = [manager.step() for _ in range(5)]
     assert not any(swaps)
     again = Writer(cache)
     thread = threading.Thread(target=lambda: [again.put(sample) for sample in numbered(50, 2)])
     thread.start()
     swap = None
     while swap is None:
-        swap = keeper.step()
+        swap = manager.step()
         time.sleep(0.01)
     thread.join()
     assert swap.deleted == 2
@@ -90,7 +90,7 @@ def test_a_chunk_that_was_cut_off_is_found_before_a_swap(tmp_path: Path) -> None
     assert description is not None
     (name,) = chunk_names(description, [0])
     os.truncate(next(tmp_path.rglob(name)), 10)
-    assert Keeper(cache).step() is None
+    assert GenerationManager(cache).step() is None
     assert cache.sample(1, 2) is None
 
 
@@ -103,14 +103,14 @@ def test_documents_that_a_crash_of_the_machine_has_torn(tmp_path: Path) -> None:
         os.truncate(folder / name, 5)
     (table(cache, LEASES) / "reader-1").write_bytes(b"")
     assert cache.current() == 1
-    keeper, writer = Keeper(cache), Writer(cache)
-    assert keeper.step() is None
+    manager, writer = GenerationManager(cache), Writer(cache)
+    assert manager.step() is None
     assert writer.put(next(numbered(20, 1))) == (2, 3)
-    swap = keeper.step()
+    swap = manager.step()
     assert swap is not None
     assert swap.deleted == 1
     writer.close()
-    keeper.close()
+    manager.close()
     os.truncate(tmp_path / "cache" / "test.wirehead" / SETTINGS / "settings", 5)
     with pytest.raises(StoreError, match="clean"):
         Cache(config)

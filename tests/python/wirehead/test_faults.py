@@ -17,7 +17,7 @@ from pieces import CAP, sample, whole
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -73,9 +73,9 @@ def manage_until_killed(config: dict[str, Any], operation: int, after: bool) -> 
     from headrace.wirehead import Config
 
     killing: Any = KillingStore(open_store(Config.load(config)), operation, after)
-    keeper = Keeper(Cache(config, killing))
+    manager = GenerationManager(Cache(config, killing))
     while True:
-        keeper.step()
+        manager.step()
 
 
 @pytest.fixture
@@ -116,13 +116,13 @@ def test_a_generator_killed_at_any_step_of_put(config: dict[str, Any], after: bo
             operation += 1
             was_killed, acknowledged = put_until_killed(cache, config, operation, after)
             killed += was_killed
-            writer, keeper = Writer(cache), Keeper(cache)
+            writer, manager = Writer(cache), GenerationManager(cache)
             generation = cache.current() + 1
             threads = threading.Thread(target=fill, args=(cache, writer))
             threads.start()
-            while keeper.step() is None:
+            while manager.step() is None:
                 time.sleep(0.002)
-            keeper.close()
+            manager.close()
             threads.join()
             with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
                 values = [whole(reader, generation, id) for id in range(CAP)]
@@ -146,9 +146,9 @@ def test_a_generator_killed_on_its_way_into_the_next_generation(config: dict[str
         killed, operation, went_on = 0, 0, 0
         while killed == operation:
             operation += 1
-            keeper = Keeper(cache)
+            manager = GenerationManager(cache)
             while (old := cache.store.generations()) and old[0] < cache.current():
-                keeper.step()
+                manager.step()
             generation = cache.current() + 1
             was_killed, acknowledged = put_until_killed(cache, config, 8 + operation, after, 2 * CAP)
             killed += was_killed
@@ -157,7 +157,7 @@ def test_a_generator_killed_on_its_way_into_the_next_generation(config: dict[str
             thread = threading.Thread(target=fill, args=(cache, writer, generation + 1))
             thread.start()
             while not cache.is_swapped(generation + 1):
-                keeper.step()
+                manager.step()
                 assert len(cache.store.generations()) <= 3
                 time.sleep(0.002)
             thread.join()
@@ -168,7 +168,7 @@ def test_a_generator_killed_on_its_way_into_the_next_generation(config: dict[str
             assert acknowledged <= set(values)
             assert cache.swaps()[-1].samples == (generation + 1) * CAP
             writer.close()
-            keeper.close()
+            manager.close()
         assert operation > 8
         assert went_on >= 4
 
@@ -191,31 +191,31 @@ def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: b
             writer._lease.rest()  # type: ignore[union-attr]
             process = FORK.Process(target=manage_until_killed, args=(config, operation, after))
             process.start()
-            keeper = Keeper(cache)
+            manager = GenerationManager(cache)
             while process.is_alive() and not (cache.is_swapped(generation) and operation > 6):
                 time.sleep(0.005)
             process.kill()
             process.join()
             bury(cache, process.pid)
             while not cache.is_swapped(generation):
-                keeper.step()
+                manager.step()
                 time.sleep(0.005)
             while any(g < generation for g in cache.store.generations()):
-                keeper.step()
+                manager.step()
                 time.sleep(0.005)
             with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
                 assert [whole(reader, generation, id) for id in range(CAP)] == list(range(start, start + CAP))
             assert cache.swaps()[-1].samples == generation * CAP
-            keeper.close()
+            manager.close()
         writer.close()
 
 
 def test_all_generators_die_and_reading_goes_on(config: dict[str, Any]) -> None:
     with contextlib.closing(Cache(config)) as cache:
-        writer, keeper = Writer(cache), Keeper(cache)
+        writer, manager = Writer(cache), GenerationManager(cache)
         for value in range(CAP):
             writer.put(sample(value))
-        keeper.step()
+        manager.step()
         receiver, sender = FORK.Pipe(False)
         process = FORK.Process(target=write_until_killed, args=(config, 6, False, sender))
         process.start()
@@ -228,7 +228,7 @@ def test_all_generators_die_and_reading_goes_on(config: dict[str, Any]) -> None:
             again = Writer(cache)
             thread = threading.Thread(target=fill, args=(cache, again))
             thread.start()
-            while keeper.step() is None:
+            while manager.step() is None:
                 time.sleep(0.005)
             thread.join()
             assert dataset[0] is not None

@@ -22,7 +22,7 @@ from stored import table
 
 from headrace.wirehead import StoreError, WireheadManager
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
@@ -115,20 +115,20 @@ def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
     def child() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         with contextlib.closing(Cache(config)) as cache:
-            writer, keeper = Writer(cache), Keeper(cache)
+            writer, manager = Writer(cache), GenerationManager(cache)
             for value in range(CAP - 1):
                 writer.put(sample(value))
-            keeper.step()
+            manager.step()
             writer.put(sample(CAP - 1))
             writer.close()
             resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
             for _ in range(2):
                 try:
-                    keeper.step()
+                    manager.step()
                 except StoreError as error:
                     sender.send((str(error), cache.current(), os.listdir(table(cache, "swaps"))))
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            sender.send(keeper.step())
+            sender.send(manager.step())
 
     process = FORK.Process(target=child)
     process.start()

@@ -17,20 +17,20 @@ from headrace.wirehead import CorruptSampleError, MongoTupleheadDataset
 from headrace.wirehead import WireheadGenerator as Generator
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
 
 def test_a_reader_keeps_its_generation_and_then_follows(config: dict[str, Any], cache: Cache) -> None:
-    keeper = Keeper(cache)
+    manager = GenerationManager(cache)
     fill(cache, 0)
-    keeper.step()
+    manager.step()
     dataset = MongoTupleheadDataset(config)
     assert int(dataset[0][1][0]) == 0
     fill(cache, 10)
-    keeper.step()
+    manager.step()
     assert cache.current() == 2
     assert int(dataset[1][1][0]) == 1  # not read yet
     assert int(dataset[0][1][0]) == 10  # read: now from the current one
@@ -39,9 +39,9 @@ def test_a_reader_keeps_its_generation_and_then_follows(config: dict[str, Any], 
 
 
 def test_each_pass_reads_one_generation_and_asks_once_for_a_newer_one(config: dict[str, Any], cache: Cache) -> None:
-    keeper = Keeper(cache)
+    manager = GenerationManager(cache)
     fill(cache, 0)
-    keeper.step()
+    manager.step()
     with MongoTupleheadDataset(config) as dataset:
         numbers = [int(sample[1][0]) for sample in map(dataset.__getitem__, range(5))]
         asked: list[int] = []
@@ -50,28 +50,28 @@ def test_each_pass_reads_one_generation_and_asks_once_for_a_newer_one(config: di
         reader_cache.current = lambda: asked.append(current()) or asked[-1]  # type: ignore[func-returns-value,method-assign]
         numbers += [int(dataset[id][1][0]) for id in range(2)]
         fill(cache, 10)
-        keeper.step()
+        manager.step()
         numbers += [int(dataset[id][1][0]) for id in (*range(2, 5), *range(5))]
     assert numbers == [0, 1, 2, 3, 4] * 2 + [10, 11, 12, 13, 14]
     assert asked == [1, 2]
 
 
 def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
-    keeper = Keeper(cache)
+    manager = GenerationManager(cache)
     reader = Reader(cache, ("data", "label"))
     fill(cache, 0)
-    keeper.step()
+    manager.step()
     assert reader.pin_current(1) == 1
     fill(cache, 10)
-    assert keeper.step() is not None
+    assert manager.step() is not None
     fill(cache, 20)
-    assert keeper.step() is None  # there would be four generations
-    assert keeper.blocked is not None
-    assert "generation 1" in keeper.blocked
+    assert manager.step() is None  # there would be four generations
+    assert manager.blocked is not None
+    assert "generation 1" in manager.blocked
     assert cache.store.generations() == [1, 2, 3]
     assert reader.read(1, 4)["label"][1][0] == 4
     assert reader.pin_current(1) == 2
-    while (swap := keeper.step()) is None:  # until the lease says so
+    while (swap := manager.step()) is None:  # until the lease says so
         time.sleep(0.01)
     assert swap.generation == 3
     assert cache.store.generations() == [2, 3]
@@ -82,7 +82,7 @@ def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
 
 def test_a_writer_goes_on_while_a_generation_is_verified_and_then_waits_for_its_swap(cache: Cache) -> None:
     stop, looks, current = threading.Event(), itertools.count(), cache.current
-    writer, keeper = Writer(cache, stop), Keeper(cache)
+    writer, manager = Writer(cache, stop), GenerationManager(cache)
     assert [writer.put(sample) for sample in numbered(0, 10)] == [(g, i) for g in (1, 2) for i in range(5)]
 
     def stopping() -> int:
@@ -94,28 +94,28 @@ def test_a_writer_goes_on_while_a_generation_is_verified_and_then_waits_for_its_
     assert writer.put(next(numbered(10, 1))) is None
     assert cache.store.generations() == [1, 2]  # not into 3 before 1 is swapped
     stop.clear()
-    swap = keeper.step()
+    swap = manager.step()
     assert swap is not None
     assert swap.generation == 1
     assert [writer.put(sample) for sample in numbered(10, 2)] == [(3, 0), (3, 1)]
     writer.close()
-    swap = keeper.step()
+    swap = manager.step()
     assert swap is not None
     assert (swap.generation, swap.samples) == (2, 10)
     assert cache.store.generations() == [1, 2, 3]  # 1 has become old just now
-    assert keeper.step() is None
+    assert manager.step() is None
     reader = Reader(cache, ("label",))
     assert [int(reader.read(2, id)["label"][1][0]) for id in range(5)] == [5, 6, 7, 8, 9]
     reader.close()
 
 
 def test_a_writer_goes_on_only_if_three_generations_are_enough(cache: Cache) -> None:
-    keeper, reader = Keeper(cache), Reader(cache, ("label",))
+    manager, reader = GenerationManager(cache), Reader(cache, ("label",))
     fill(cache, 0)
-    keeper.step()
+    manager.step()
     assert reader.pin_current(1) == 1
     fill(cache, 10)
-    assert keeper.step() is not None
+    assert manager.step() is not None
     stop, asked = threading.Event(), 0
     generations = cache.store.generations
 
@@ -134,7 +134,7 @@ def test_a_writer_goes_on_only_if_three_generations_are_enough(cache: Cache) -> 
     assert generations() == [1, 2, 3]
     reader.close()
     stop.clear()
-    assert keeper._retire() == []
+    assert manager._retire() == []
     assert writer.put(next(numbered(25, 1))) == (4, 0)
     assert cache.current() == 2
     assert generations() == [2, 3, 4]
@@ -143,20 +143,20 @@ def test_a_writer_goes_on_only_if_three_generations_are_enough(cache: Cache) -> 
 
 def test_a_writer_comes_back_for_a_sample_that_was_thrown_away(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LOOK_EVERY", 0.0)
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     stored = [writer.put(sample) for sample in numbered(0, 5)]
     lost = cache.sample(1, 3)
     assert lost is not None
     assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
     stored += [writer.put(sample) for sample in numbered(5, 2)]
-    assert keeper.step() is None
+    assert manager.step() is None
     stored += [writer.put(sample) for sample in numbered(7, 2)]
     assert stored == [*((1, id) for id in range(5)), (2, 0), (2, 1), (1, 3), (2, 2)]
-    swap = keeper.step()
+    swap = manager.step()
     assert swap is not None
     assert (swap.generation, swap.deleted) == (1, 1)
     assert [writer.put(sample) for sample in numbered(9, 2)] == [(2, 3), (2, 4)]
-    assert keeper.step() is not None
+    assert manager.step() is not None
     writer.close()
 
 
@@ -164,20 +164,20 @@ def test_a_writer_that_comes_back_too_late_goes_on_with_the_next_generation(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "_LOOK_EVERY", 0.0)
-    writer, other, keeper = Writer(cache), Writer(cache), Keeper(cache)
+    writer, other, manager = Writer(cache), Writer(cache), GenerationManager(cache)
     for sample in numbered(0, 6):
         assert writer.put(sample) is not None
     lost = cache.sample(1, 3)
     assert lost is not None
     assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
-    assert keeper.step() is None
+    assert manager.step() is None
     samples = cache.samples
 
     def filled_meanwhile(generation: int, block: int, versions: Any) -> Any:
         found = samples(generation, block, versions)
         cache.samples = samples  # type: ignore[method-assign]
         assert other.put(next(numbered(50, 1))) == (1, 3)
-        assert keeper.step() is not None
+        assert manager.step() is not None
         return found
 
     cache.samples = filled_meanwhile  # type: ignore[method-assign]
@@ -216,7 +216,7 @@ def test_samples_in_flight_during_a_swap_go_into_the_next_generation(cache: Cach
     def swap_first(generation: int, chunks: Any) -> None:
         write_chunks(generation, chunks)
         if generation == 1:
-            assert Keeper(cache).step() is not None
+            assert GenerationManager(cache).step() is not None
 
     cache.store.write_chunks = swap_first  # type: ignore[method-assign]
     assert late.put(next(numbered(99, 1))) == (2, 0)

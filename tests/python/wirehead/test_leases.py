@@ -13,7 +13,7 @@ from stored import bury
 
 from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.process import whose
 from headrace.wirehead._protocol.reader import Reader
@@ -115,7 +115,7 @@ def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its
 ) -> None:
     clock = [1000.0]  # stands still while samples are put
     cache = Cache(config, clock=lambda: clock[0])
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     writer.put(next(numbered(0, 1)))
     assert writer._lease is not None
     name = chunk_name(3, writer._lease.key, 1, 0)
@@ -124,11 +124,11 @@ def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its
     rest = Writer(cache)
     for sample in numbered(1, 14):
         while cache.current() + 2 <= cache.store.generations()[-1]:
-            keeper.step()
+            manager.step()
         rest.put(sample)
     while 1 in cache.store.generations():
         clock[0] += cache.config.lease / 10
-        keeper.step()
+        manager.step()
     assert next(cache.store.read_chunks(1, [name])) is None
     rest.close()
     cache.close()

@@ -26,7 +26,7 @@ from headrace.wirehead import (
 )
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 
 CAP = 12
@@ -115,12 +115,12 @@ def test_an_epoch_is_one_generation_with_torchs_loader_too(config: dict[str, Any
 
 def test_infinite_mode_follows_the_generations(config: dict[str, Any]) -> None:
     cache = Cache(config)
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     stop = threading.Event()
 
     def swap() -> None:
         while not stop.is_set():
-            keeper.step()
+            manager.step()
             time.sleep(0.005)
 
     def write() -> None:

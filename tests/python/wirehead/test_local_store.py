@@ -20,7 +20,7 @@ import headrace.wirehead._stores.local_store as local_stores
 from headrace.wirehead import MongoheadDataset
 from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.local_store import LocalStore, _file_system
@@ -40,12 +40,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fill(cache: Cache, value: int = 0) -> None:
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     for i in range(2):
         assert writer.put((value, i)) is not None
-    assert keeper.step() is not None
+    assert manager.step() is not None
     writer.close()
-    keeper.close()
+    manager.close()
 
 
 def config_file(tmp_path: Path, keys: dict[str, Any]) -> str:

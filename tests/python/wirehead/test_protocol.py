@@ -10,7 +10,7 @@ from protocol_model import explore
 
 import headrace.wirehead._protocol.cache as caches
 import headrace.wirehead._protocol.lease as leases
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.watch import Watch
 from headrace.wirehead._stores.store import LEASES, key, samples_table
@@ -43,12 +43,12 @@ def acknowledge_without_a_look_at_the_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def annul_by_removing(patch: pytest.MonkeyPatch) -> None:
-    def annul(self: Keeper, problems: Any) -> bool:
+    def annul(self: GenerationManager, problems: Any) -> bool:
         for id in problems:
             self._cache.store.remove(samples_table(self._generation, self._cache.block_of(id)), key(id))
         return True
 
-    patch.setattr(Keeper, "_annul", annul)
+    patch.setattr(GenerationManager, "_annul", annul)
 
 
 def drop_without_a_look_at_the_leases(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pieces import sample, whole
 from headrace import DataLoader
 from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
@@ -63,7 +63,7 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         own_server.start()
 
     def manage(cache: Cache) -> None:
-        keeper, insert = Keeper(cache), cache.store.insert
+        manager, insert = GenerationManager(cache), cache.store.insert
 
         def disturbed(table: str, key: str, document: Any) -> bool:
             if table == "swaps" and int(key) in swaps_to_disturb:
@@ -81,7 +81,7 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
 
         cache.store.insert = disturbed  # type: ignore[method-assign]
         while not stop.is_set():
-            keeper.step()
+            manager.step()
             time.sleep(0.005)
 
     def get(cache: Cache) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -37,7 +37,7 @@ def test_the_part_is_in_the_name() -> None:
 
 def test_a_generation_in_several_parts(location: dict[str, Any]) -> None:
     cache = Cache({**location, "SWAP_CAP": 7, "TIMEOUT": 30, "CHUNKSIZE": 0.2, "COMPRESSION": "none"})
-    writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data", "label"))
+    writer, manager, reader = Writer(cache), GenerationManager(cache), Reader(cache, ("data", "label"))
     for value in range(7):  # 391 KiB in two chunks; two samples to a part of 1 MiB
         assert writer.put((np.full(50_000, value), value)) == (1, value)
     descriptions = cache.samples(1, 0)
@@ -46,7 +46,7 @@ def test_a_generation_in_several_parts(location: dict[str, Any]) -> None:
         database: Any = cache.store._database  # type: ignore[attr-defined]
         names = [name for name in database.list_collection_names() if "chunks" in name]
         assert sorted(name[-2:] for name in names) == ["00", "01", "02", "03"]
-    assert keeper.step() is not None
+    assert manager.step() is not None
     for id in range(7):
         assert (reader.read(1, id)["data"][1] == id).all()
     cache.store.drop(1)
@@ -168,8 +168,8 @@ def test_a_cache_that_is_made_during_a_clean_stays(location: dict[str, Any]) -> 
     (new,) = made
     assert store.incarnations() == [new.incarnation]
     new.check_is_there()
-    with contextlib.closing(Keeper(new)) as keeper, contextlib.closing(Reader(new, ("label",))) as reader:
-        assert keeper.step() is not None
+    with contextlib.closing(GenerationManager(new)) as manager, contextlib.closing(Reader(new, ("label",))) as reader:
+        assert manager.step() is not None
         assert int(reader.read(1, 1)["label"][1]) == 1
     for cache in (old, new):
         cache.close()
@@ -180,12 +180,12 @@ def test_a_cache_removes_nothing_of_another_one_with_the_same_write_collection(l
     keys = {**location, "SWAP_CAP": 2, "TIMEOUT": 30}
     caches = [Cache({**keys, "COUNTER_COLLECTION": name}) for name in ("first", "second")]
     for value, cache in enumerate(caches):
-        with contextlib.closing(Writer(cache)) as writer, contextlib.closing(Keeper(cache)) as keeper:
+        with contextlib.closing(Writer(cache)) as writer, contextlib.closing(GenerationManager(cache)) as manager:
             for _ in range(2):
                 assert writer.put((value, value)) is not None
-            assert keeper.step() is not None
-            keeper._swept = float("-inf")
-            assert keeper.step() is None  # it sweeps
+            assert manager.step() is not None
+            manager._swept = float("-inf")
+            assert manager.step() is None  # it sweeps
         assert cache.store.incarnations() == [cache.incarnation]
     first, second = caches
     for value, cache in enumerate(caches):

@@ -18,7 +18,7 @@ import headrace.wirehead._protocol.lease as leases
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.process import boot_clock
 from headrace.wirehead._protocol.reader import Reader
@@ -44,20 +44,20 @@ def test_a_step_of_the_wall_clock_kills_nobody(
     wall = [0.0]
     monkeypatch.setattr("headrace.wirehead._stores.local_store.LocalStore.now", lambda self: time.time() + wall[0])
     cache = Cache(keys)
-    keeper, writer, reader = Keeper(cache), Writer(cache), Reader(cache, ("data",))
+    manager, writer, reader = GenerationManager(cache), Writer(cache), Reader(cache, ("data",))
     fill(writer)
-    assert keeper.step() is not None
+    assert manager.step() is not None
     assert reader.pin_current(1) == 1
     fill(writer)
-    assert keeper.step() is not None
+    assert manager.step() is not None
     wall[0] = step
-    keeper._swept = float("-inf")
-    assert keeper.step() is None
+    manager._swept = float("-inf")
+    assert manager.step() is None
     assert cache.store.generations() == [1, 2]
     assert int(reader.read(1, 3)["data"][1]) == 3
     reader.close()
     writer.close()
-    assert keeper._retire() == []  # nor does it keep what nobody uses
+    assert manager._retire() == []  # nor does it keep what nobody uses
 
 
 def test_a_suspended_machine_counts_as_standstill_for_holder_and_watcher_alike(keys: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ def test_renewals_come_in_time_from_a_store_that_takes_a_seventh_of_lease_for_ea
 def test_a_manager_renews_its_lease_and_goes_on(location: dict[str, Any]) -> None:
     clock = [1000.0]
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
-        first, second = Keeper(cache), Keeper(cache)
+        first, second = GenerationManager(cache), GenerationManager(cache)
         if cache.config.is_local:
             cache.has_ended = lambda lease: False  # type: ignore[method-assign]
         for _ in range(12):  # of LEASE / 2.5
@@ -205,7 +205,7 @@ def test_a_manager_whose_step_takes_longer_than_lease_keeps_its_turn(keys: dict[
     clock = [1000.0]
     cache, other = (Cache(keys, clock=lambda: clock[0]) for _ in range(2))
     other.has_ended = lambda lease: False  # type: ignore[method-assign]
-    first, second = Keeper(cache), Keeper(other)
+    first, second = GenerationManager(cache), GenerationManager(other)
     assert first.step() is None
     assert not second._leads()
     store: Any = cache.store
@@ -242,11 +242,11 @@ def test_a_later_renewal_is_not_replaced_by_an_earlier_one(location: dict[str, A
 def two(location: dict[str, Any]) -> Any:
     """Two managers that both believe to lead, and a writer."""
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
-        keepers = [Keeper(cache) for _ in range(2)]
-        for keeper in keepers:
-            keeper._leads = lambda: True  # type: ignore[method-assign]
+        managers = [GenerationManager(cache) for _ in range(2)]
+        for manager in managers:
+            manager._leads = lambda: True  # type: ignore[method-assign]
         writer = Writer(cache)
-        yield cache, keepers, writer
+        yield cache, managers, writer
         writer.close()
 
 
@@ -324,7 +324,7 @@ def test_looking_for_chunks_leaves_nothing_that_could_be_taken_for_one(two: Any)
         return found
 
     cache.store.missing_chunks = both
-    threads = [threading.Thread(target=keeper.step) for keeper in (first, second)]
+    threads = [threading.Thread(target=manager.step) for manager in (first, second)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -344,10 +344,10 @@ def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(location: dict
         contextlib.closing(Cache({**keys, "LEASE": 0.9}, clock=clock)) as old,
         contextlib.closing(Cache(keys, create=False)) as cleaner,
     ):
-        writer, keeper = Writer(old), Keeper(old)
+        writer, manager = Writer(old), GenerationManager(old)
         for _ in range(3):
             fill(writer)
-            while keeper.step() is None:
+            while manager.step() is None:
                 time.sleep(0.01)
         assert cleaner.store.clean() == []
         started.append(time.monotonic())
@@ -357,13 +357,13 @@ def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(location: dict
                     fill(writer, 1)
             with pytest.raises(CacheGoneError):
                 while True:
-                    keeper.step()
-            again, manager = Writer(new), Keeper(new)
+                    manager.step()
+            again, new_manager = Writer(new), GenerationManager(new)
             assert fill(again) == [(1, id) for id in range(4)]
-            swap = manager.step()
+            swap = new_manager.step()
             assert swap is not None
             assert swap.generation == 1
-            manager.step()
+            new_manager.step()
             assert new.store.incarnations() == [new.incarnation]
             again.close()
 
@@ -397,10 +397,10 @@ def test_after_clean_readers_generators_and_managers_say_so(location: dict[str, 
 
 def test_a_backup_that_was_restored_is_noticed(location: dict[str, Any]) -> None:
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
-        writer, keeper = Writer(cache), Keeper(cache)
+        writer, manager = Writer(cache), GenerationManager(cache)
         for _ in range(2):
             fill(writer)
-            assert keeper.step() is not None
+            assert manager.step() is not None
         assert cache.current() == 2
         cache.store.remove(SWAPS, f"{2:012d}")
         with pytest.raises(CacheGoneError, match="went back from generation 2 to 1"):
@@ -415,12 +415,12 @@ def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
     """Else a manager would swap what it has verified and is not there any more."""
     clock = [1000.0]
     with contextlib.closing(Cache(keys, clock=lambda: clock[0])) as cache:
-        writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
+        writer, manager, reader = Writer(cache), GenerationManager(cache), Reader(cache, ("data",))
         fill(writer)
-        assert keeper.step() is not None
+        assert manager.step() is not None
         assert reader.pin_current(1) == 1
         fill(writer, 1)
-        assert keeper.step() is None
+        assert manager.step() is None
         folder, backup = tmp_path / "test.wirehead", tmp_path / "backup"
         shutil.copytree(folder, backup)
         fill(writer, 2)
@@ -433,8 +433,8 @@ def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
                 lease.tick()
 
         renew()
-        assert keeper.step() is None
-        assert len(keeper._verified) == 3
+        assert manager.step() is None
+        assert len(manager._verified) == 3
         shutil.rmtree(folder)
         backup.rename(folder)
         if not has_its_leases:
@@ -446,10 +446,10 @@ def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
                 use()
         if has_its_leases:
             with pytest.raises(CacheGoneError, match=r"has lost a lease of this process \(a backup restored\?\)"):
-                keeper.step()
+                manager.step()
         else:
-            assert keeper.step() is None
-            assert keeper._verified == {0}
+            assert manager.step() is None
+            assert manager._verified == {0}
         for lease in of_both:
             lease.abandon()
 
@@ -470,16 +470,16 @@ def test_a_lease_that_was_declared_dead_is_no_backup(keys: dict[str, Any]) -> No
 def test_a_manager_that_was_replaced_for_a_while_verifies_again(location: dict[str, Any]) -> None:
     clock = [1000.0]
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
-        writer, keeper = Writer(cache), Keeper(cache)
+        writer, manager = Writer(cache), GenerationManager(cache)
         fill(writer, 3)
-        assert keeper.step() is None
-        assert keeper._verified == {0, 1, 2}
+        assert manager.step() is None
+        assert manager._verified == {0, 1, 2}
         cache.store.remove(LEASES, MANAGER)
         damage(cache, 1)
         fill(writer, 1)
         clock[0] += 11
-        assert keeper.step() is None
-        assert keeper._verified == {0, 2, 3}
+        assert manager.step() is None
+        assert manager._verified == {0, 2, 3}
         writer.close()
 
 

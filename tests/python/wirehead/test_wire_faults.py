@@ -14,7 +14,7 @@ from crew import Crew, sample, whole
 from mongo_proxy import FAULTS, WRITES, Fault, Proxy, cut_before, refused
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -98,23 +98,23 @@ def test_each_kind_of_read_goes_wrong_and_finds_what_is_there(keys: dict[str, An
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_each_step_of_a_swap_goes_wrong_and_there_is_one_swap(keys: dict[str, Any], proxy: Proxy, fault: Fault) -> None:
     with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Writer(cache)) as writer:
-        keeper = Keeper(cache)
+        manager = GenerationManager(cache)
         rules = []
         for generation, (name, collection) in enumerate([("insert", "swaps"), ("insert", "manager"), ("drop", "")], 1):
             for id in range(CAP):
                 assert writer.put(sample(generation * 100 + id)) == (generation, id)
             if collection == "manager":
-                keeper.close()
+                manager.close()
                 collection = "leases"
             rules.append(proxy.add(fault, name, collection=collection))
             swap = None
             while swap is None:
-                keeper._asked = float("-inf")
-                swap = keeper.step()
+                manager._asked = float("-inf")
+                swap = manager.step()
             assert (swap.generation, swap.samples, swap.deleted) == (generation, generation * CAP, 0)
         writer.close()
-        keeper._swept = float("-inf")
-        keeper.step()
+        manager._swept = float("-inf")
+        manager.step()
         assert [rule.happened for rule in rules] == [1] * len(rules)
         assert cache.store.generations() == [3]
         with contextlib.closing(Reader(cache, ("data", "label"))) as reader:

@@ -21,7 +21,7 @@ from headrace import DataLoader
 from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 
 FORK = multiprocessing.get_context("fork")
@@ -30,12 +30,12 @@ FORK = multiprocessing.get_context("fork")
 def make(keys: dict[str, Any], *samples: Any) -> None:
     """A cache with one generation."""
     cache = Cache(keys)
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer, manager = Writer(cache), GenerationManager(cache)
     for sample in samples:
         assert writer.put(sample) is not None
-    assert keeper.step() is not None
+    assert manager.step() is not None
     writer.close()
-    keeper.close()
+    manager.close()
     cache.close()
 
 

@@ -13,7 +13,7 @@ import pytest
 import headrace.wirehead._protocol.writer as writing
 import headrace.wirehead._stores.store as stores
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 
@@ -76,7 +76,7 @@ def test_one_writer_fills_what_others_have_left(cache: Cache) -> None:
     stored = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
     stored += [writers[1].put(SAMPLE) for _ in range(31)]
     assert sorted(stored) == [(1, id) for id in range(40)]
-    assert Keeper(cache).step() is not None
+    assert GenerationManager(cache).step() is not None
     assert writers[0].put(SAMPLE)[0] == 2
     for writer in writers:
         writer.close()
@@ -149,15 +149,15 @@ def test_after_eight_misses_it_looks_again(
 
 
 def test_what_others_have_left_is_taken_where_three_generations_are_not_enough(cache: Cache) -> None:
-    keeper, first = Keeper(cache), Writer(cache)
+    manager, first = GenerationManager(cache), Writer(cache)
     for _ in range(40):
         assert first.put(SAMPLE) is not None
-    assert keeper.step() is not None
+    assert manager.step() is not None
     reader = Reader(cache, ("label",))
     reader.pin_current(1)
     for _ in range(40):
         assert first.put(SAMPLE) is not None
-    assert keeper.step() is not None
+    assert manager.step() is not None
     second = Writer(cache)
     stored = [first.put(SAMPLE), *(second.put(SAMPLE) for _ in range(39))]  # generation 1 is read
     assert sorted(stored) == [(3, id) for id in range(40)]
@@ -184,18 +184,18 @@ def test_waiting_for_an_old_generation_to_be_dropped_is_one_request_a_look(
 ) -> None:
     now = cache.clock()
     monkeypatch.setattr(cache, "clock", lambda: now)
-    keeper, writer, reader = Keeper(cache), Writer(cache, _Waits(20)), Reader(cache, ("label",))
+    manager, writer, reader = GenerationManager(cache), Writer(cache, _Waits(20)), Reader(cache, ("label",))
     for generation in (1, 2, 3):
         assert [writer.put(SAMPLE) for _ in range(40)] == [(generation, id) for id in range(40)]
         if generation < 3:
-            assert keeper.step() is not None
+            assert manager.step() is not None
             if generation == 1:
                 reader.pin_current(1)
     calls.clear()
     assert writer.put(SAMPLE) is None
     assert calls["generations"] == 20
     assert sum(calls[name] for name in READS) <= 22
-    for user in (writer, reader, keeper):
+    for user in (writer, reader, manager):
         user.close()
 
 
@@ -223,14 +223,14 @@ def test_a_generation_of_many_blocks(location: dict[str, Any]) -> None:
     cache = Cache({**location, "SWAP_CAP": cap, "TIMEOUT": 30})
     assert [cache.ids_of(block) for block in cache.blocks] == [range(128), range(128, 256), range(256, 300)]
     assert [cache.block_of(id) for id in (0, 127, 128, 299)] == [0, 0, 1, 2]
-    first, second, keeper = Writer(cache), Writer(cache), Keeper(cache)
+    first, second, manager = Writer(cache), Writer(cache), GenerationManager(cache)
     stored = [writer.put(SAMPLE) for _ in range(10) for writer in (first, second)]
-    assert keeper.step() is None
+    assert manager.step() is None
     second.close()
     stored += [first.put(SAMPLE) for _ in range(cap - 20)]
     assert sorted(stored) == [(1, id) for id in range(cap)]
     assert cache.fill(1) == cap
-    swap = keeper.step()
+    swap = manager.step()
     assert swap is not None
     assert swap.samples == cap
     first.close()

@@ -24,7 +24,7 @@ from headrace.wirehead._benchmarks.published_algorithm import Published
 from headrace.wirehead._benchmarks.storm import storm
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import COMPRESSIONS, Config
@@ -136,13 +136,13 @@ def _transfer_once(
     config = Config.load({**keys, "SWAP_CAP": len(samples)})
     with contextlib.closing(Cache(config)) as cache:
         published = None if config.mongohost is None else Published(config.mongohost, config.dbname)
-        writer, keeper = Writer(cache), Keeper(cache)
+        writer, manager = Writer(cache), GenerationManager(cache)
         put, get, their_put, their_get = 0.0, 0.0, 0.0, 0.0
         for sample in samples:
             put += _timed(writer.put, sample)[0]
             their_put += _timed(published.put, sample)[0] if published else 0
         writer.close()
-        while keeper.step() is None:
+        while manager.step() is None:
             pass
         reader = Reader(cache, config.sample)
         generation = reader.pin_current(60)
@@ -259,8 +259,8 @@ def swap(location: dict[str, Any], quick: bool) -> None:
             config = dataclasses.replace(config, directory=f"{config.directory}/{config.dbname}")
         with contextlib.closing(Cache(config)) as cache:
             stop = threading.Event()
-            keeper = Keeper(cache)
-            thread = threading.Thread(target=run_keeper, args=(keeper, stop))
+            manager = GenerationManager(cache)
+            thread = threading.Thread(target=manage_generations, args=(manager, stop))
             thread.start()
             writer = Writer(cache)
             starts, puts = [], []

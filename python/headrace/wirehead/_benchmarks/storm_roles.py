@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.process import boot_clock
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -156,7 +156,7 @@ def read(config: Config, number: int, path: str, clocks: Clocks) -> None:
 
 def manage(config: Config, number: int, path: str, clocks: Clocks) -> None:
     with contextlib.closing(clocks.open_cache(config)) as cache:
-        run_keeper(Keeper(cache), threading.Event())
+        manage_generations(GenerationManager(cache), threading.Event())
 
 
 def clean(config: Config, number: int, path: str, clocks: Clocks) -> None:

@@ -1,4 +1,7 @@
-"""Leases: which processes live, and which generations they use."""
+"""Leases of writers and readers: which processes live, and which generations they use.
+
+Who leads the managers is a lease of ``generation_manager``.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.store import LEASES
 
@@ -43,21 +43,21 @@ def test_many_dead_generators_are_swept_by_looking_once(tmp_path: Path, dead: in
     for number in range(dead):
         lease = {"role": "generator", "process": f"host:{number}", "generations": [1], "number": 0}
         cache.store.insert(LEASES, f"generator-{number:016x}", {**lease, "time": 0})
-    keeper = Keeper(cache)
-    assert keeper.step() is None
+    manager = GenerationManager(cache)
+    assert manager.step() is None
     for _ in range(2):
         clock[0] += 20
         assert writer._lease is not None
         writer._lease.tick(is_new=True)
         counts = counted(cache)
-        assert keeper.step() is None
+        assert manager.step() is None
     samples = [count for request, count in counts.items() if request.startswith("scan 000000000001.samples")]
     assert max(samples) <= 1  # to verify
     assert counts["scan leases"] <= 2  # once more when they are buried
     assert counts["find"] <= 8  # for none of the dead
     assert set(cache.store.scan(LEASES)) == {writer._lease.key, "manager"}
     writer.close()
-    keeper.close()
+    manager.close()
 
 
 def test_a_writer_that_waits_for_long_asks_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Keeping: verifying samples, swapping, and dropping unused generations.
+"""Managing generations: verifying samples, swapping, and dropping what nobody uses; and the lease of who does it.
 
 Any manager may swap: the rules in ``cache`` make that safe. That one of them leads only saves work.
 """
@@ -30,7 +30,7 @@ _LONGEST_REST = 1.0  # after one that took long
 _SHARE, _RAREST = 0.03, 5.0
 
 
-class Keeper:
+class GenerationManager:
     """Verifies samples as they arrive, swaps, and drops unused generations. Not thread-safe: one per thread.
 
     Several may run, in any processes: they take turns, the others wait until that one ends or dies. That saves work;
@@ -334,15 +334,17 @@ class Keeper:
         return swap
 
 
-def run_keeper(keeper: Keeper, stop: threading.Event, on_swap: Callable[[Swap], None] | None = None) -> None:
-    """Calls ``keeper.step`` until ``stop`` is set; a store that fails is tried again.
+def manage_generations(
+    manager: GenerationManager, stop: threading.Event, on_swap: Callable[[Swap], None] | None = None
+) -> None:
+    """Calls ``manager.step`` until ``stop`` is set; a store that fails is tried again.
 
     Raises:
         CacheGoneError: the cache is not the one that it was.
     """
     while not stop.is_set():
         try:
-            swap = keeper.step()
+            swap = manager.step()
             if swap is not None:
                 if on_swap is not None:
                     on_swap(swap)
@@ -352,4 +354,4 @@ def run_keeper(keeper: Keeper, stop: threading.Event, on_swap: Callable[[Swap], 
         except StoreError as error:
             log.error("%s", error)
             stop.wait(1)
-        stop.wait(keeper.pause)
+        stop.wait(manager.pause)
