@@ -1,4 +1,4 @@
-// while, conditional_block: operators that run a block of the program. block_grad_ops.cc has their gradients.
+// while, conditional_block: operators that run a block of the program. control_flow_grad_ops.cc has their gradients.
 #include <algorithm>
 #include <string>
 #include <string_view>

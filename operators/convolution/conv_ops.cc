@@ -1,4 +1,5 @@
-// conv2d, depthwise_conv2d, conv3d: im2col and matrix products, tile by tile; by depthwise.h where that is faster.
+// conv2d, depthwise_conv2d, conv3d. convolution.cc has their arithmetic: im2col and matrix products, tile by tile; by
+// depthwise.h where that is faster.
 
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"

@@ -75,6 +75,17 @@ def test_the_readme(names: dict[str, Any]) -> None:
     assert names["reader"].stats()["batches"] == -(-1000 // 32)
 
 
+def test_the_files_that_contributors_are_shown_exist() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text("utf-8").split("## Where to find what")[1].split("\n## ")[0]
+    files = re.findall(r"`([\w/]+(?:/|\.(?:py|cc|h)))`", section)
+    assert len(files) > 20
+    folder = ROOT
+    for name in files:
+        path = ROOT / name if "/" in name else folder / name
+        assert path.exists(), name
+        folder = path.parent
+
+
 def test_the_readmes_figures_are_those_of_the_page() -> None:
     """Its small table has some of the rows of from-torch.md."""
     readme, page = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/from-torch.md"))

@@ -1,4 +1,13 @@
-"""The feeding engine: datasets in, batches in shared memory out."""
+"""The feeding engine: datasets in, batches in shared memory out.
+
+``_datasets`` and ``_samplers`` are what users hand in. ``_order`` says which samples make up which batch; the shuffle
+itself is ``reader/index_permutation.h``. ``_samples`` takes batches apart for shared memory and puts them together
+again. ``_randomness`` seeds. ``_workers`` has what runs in workers, and what happens when they die. ``_iteration`` is
+the program's side: the engine, iterators and their state. ``_reports`` are statistics and the timeline, ``_system``
+what the operating system offers.
+
+The arena, the scheduler of its batches, and how workers claim rows are C++: ``reader/shared_memory/``.
+"""
 
 from headrace.data._dataloader import DataLoader
 from headrace.data._datasets.datasets import (
@@ -16,7 +25,7 @@ from headrace.data._datasets.grain import RecordMetadata, SampledDataset
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.packing import PackedDataset, PackedIterableDataset
 from headrace.data._datasets.schedule import Schedule
-from headrace.data._randomness.records import record_generator
+from headrace.data._randomness.sample_seeds import record_generator
 from headrace.data._samplers.permuted_range import PermutedRange
 from headrace.data._samplers.protocols import Sampler, SeekableSampler
 from headrace.data._samplers.samplers import (

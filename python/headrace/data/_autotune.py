@@ -86,7 +86,7 @@ class Tuning:
 
     def propose(self, workers: int, counters: dict[str, Any]) -> int:
         """The number of workers to continue with, given the current counters: the scheduler's, and those of
-        :meth:`WorkerPool.load`.
+        :meth:`ProcessPool.load`.
         """
         if counters["starting"]:  # these counters say nothing about that many workers
             self.due, self._last = time.monotonic() + _START_INTERVAL, None

@@ -28,7 +28,7 @@ from headrace.data._iteration.progress import Progress
 from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
 from headrace.data._order.choice import batches_per_epoch, upcoming
-from headrace.data._randomness.records import worker_base_seed
+from headrace.data._randomness.sample_seeds import worker_base_seed
 from headrace.data._randomness.torch_generators import draw_torch_seed
 from headrace.data._reports.timeline import trace_events, write_timeline
 from headrace.data._samplers.protocols import SeekableSampler

@@ -23,7 +23,7 @@ from headrace.data._datasets.datasets import (
     is_iterable_dataset,
     random_split,
 )
-from headrace.data._randomness.records import record_generator
+from headrace.data._randomness.sample_seeds import record_generator
 
 
 class Filling(Ints):

@@ -18,7 +18,7 @@ from test_core_transport import claims, make, samples_of
 import headrace.fluid as fluid
 from headrace import errors
 from headrace.data import DataLoader, IterableDataset
-from headrace.data._workers import claim_server as worker_module
+from headrace.data._workers import sample_maker as worker_module
 from headrace.data._workers.errors import WorkerTraceback, decode_error, encode_error
 from headrace.fluid import core
 

@@ -17,7 +17,7 @@ from test_dataset import Count, Filling, StatefulCount
 from headrace.data._datasets.datasets import ConcatDataset, Fetcher
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.schedule import Schedule
-from headrace.data._randomness.records import record_generator
+from headrace.data._randomness.sample_seeds import record_generator
 
 WEIGHTS = [
     [1],

@@ -16,7 +16,7 @@ from loader_datasets import GloballyRandom, Random, same
 from headrace import _core
 from headrace.data import DataLoader, IterableDataset, get_worker_info, record_generator
 from headrace.data._randomness import global_generators
-from headrace.data._randomness.records import generators_restored, seed_generators
+from headrace.data._randomness.sample_seeds import generators_restored, seed_generators
 
 
 def draw(seed: int, epoch: int, index: Any) -> list[int]:

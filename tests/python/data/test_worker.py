@@ -1,4 +1,4 @@
-"""headrace.data._workers.claim_server: how errors in a worker reach the consumer."""
+"""headrace.data._workers.sample_maker: how errors in a worker reach the consumer."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ from headrace.data._reports.stats import summarize
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
-from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.errors import KeptErrors, decode_error
 from headrace.data._workers.group import WorkerGroup
+from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.snapshot import Snapshot
 from headrace.data._workers.stalls import stall_watch
 
@@ -138,7 +138,7 @@ class Engine:
         self._before = top_up if not self.supply.ahead else None
         self._after = top_up if self.supply.ahead else None
         self._tuning = self.workers.tuning
-        self._server, self._serving = self.workers.server, self.workers.serving
+        self._maker, self._serving = self.workers.maker, self.workers.serving
         self._patience = self.stall.seconds
 
     def close(self) -> None:
@@ -159,17 +159,17 @@ class Engine:
         Returns:
             Whether that is possible; if not, this engine is of no further use.
         """
-        if self._server is not None:
-            if not position.streams and self._server.reader is not None:
-                self._server.reader.forget_start()
+        if self._maker is not None:
+            if not position.streams and self._maker.reader is not None:
+                self._maker.reader.forget_start()
             return not position.streams
         return self.workers.follow(stream_starts(position) if position.streams else None)
 
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
         self._errors.clear()
-        if self._server is not None:
-            self._server.hands_over = True
+        if self._maker is not None:
+            self._maker.hands_over = True
         epoch, batch = position.epoch, position.batch
         revision = self.workers.revision
         if self._stream is not None:
@@ -192,7 +192,7 @@ class Engine:
     @property
     def source(self) -> tuple[_core.BatchScheduler, float] | None:
         """The scheduler and its timeout, if all that :meth:`next` does with its batches is to return them."""
-        others = (self._server, self._before, self._after, self._tuning, self._device)
+        others = (self._maker, self._before, self._after, self._tuning, self._device)
         return (self.scheduler, self._patience) if all(other is None for other in others) else None
 
     def next(self, first: list[Any] | None = None) -> Any:
@@ -217,10 +217,10 @@ class Engine:
                     if isinstance(first[0], BaseException):
                         raise first.pop()
                     result = first.pop()
-                elif self._server is None:
+                elif self._maker is None:
                     result = self.scheduler.next(self._patience)
                 else:
-                    result = self._next_here(self._server)
+                    result = self._next_here(self._maker)
             except BaseException as error:
                 if error is self._failure:
                     if self._after is not None:
@@ -321,19 +321,19 @@ class Engine:
                 self._errors.drop(self._problem.message)
             self._problem = self._failure = None
 
-    def _next_here(self, server: ClaimServer) -> Any:
+    def _next_here(self, maker: SampleMaker) -> Any:
         """As the scheduler's ``next``, in a process that makes its batches itself."""
         while True:
             result = self.scheduler.next(0)
             if type(result) is not WaitOutcome or result != WaitOutcome.TIMED_OUT:
                 return result
-            claim = server.producer.try_claim()
+            claim = maker.producer.try_claim()
             if claim is None:
                 # An interrupt came between a claim and its end, and the user continued.
                 self.scheduler.reclaim(0)
             else:
                 with self._serving:
-                    server.serve(claim)
+                    maker.serve(claim)
 
     def stats(self) -> dict[str, Any]:
         """The workers' statistics since they started; see ``DataLoader.stats``."""

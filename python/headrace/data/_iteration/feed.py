@@ -13,8 +13,8 @@ from headrace import _core
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
-from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.group import WorkerGroup
+from headrace.data._workers.sample_maker import SampleMaker
 
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
@@ -52,9 +52,9 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._feeder: _core.QueueFeeder | None = None
         _FEEDS.add(self)
-        server = engine.workers.server
-        if server is not None:
-            server.hands_over = False  # C++ takes batches from slots
+        maker = engine.workers.maker
+        if maker is not None:
+            maker.hands_over = False  # C++ takes batches from slots
         self._feeder = engine.scheduler.feed(
             queue,
             on_death=_hook(engine.workers.replace_dead),
@@ -62,11 +62,11 @@ class Feed:
             on_timeout=_hook(engine.stall.note),
             timeout=engine.stall.seconds,
         )
-        if server is not None:
+        if maker is not None:
             # Without workers a thread of this process makes the samples.
             self._thread = threading.Thread(
                 target=_serve_until,
-                args=(weakref.ref(server), server.producer, self._stopping),
+                args=(weakref.ref(maker), maker.producer, self._stopping),
                 daemon=True,
                 name="headrace-feed",
             )
@@ -132,12 +132,12 @@ def _hook(method: Callable[[], None]) -> Callable[[], BaseException | None]:
     return call
 
 
-def _serve_until(server: weakref.ref[ClaimServer], producer: Any, stopping: threading.Event) -> None:
+def _serve_until(maker_of: weakref.ref[SampleMaker], producer: Any, stopping: threading.Event) -> None:
     while not stopping.is_set() and not producer.stopped:
         claim = producer.wait(0.05)
         if claim is None:
             continue
-        alive = server()
+        alive = maker_of()
         if alive is None:
             return
         alive.serve(claim)

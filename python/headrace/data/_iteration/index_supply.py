@@ -11,7 +11,7 @@ import numpy as np
 from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
-from headrace.data._order.protocol import BatchPlan, Indices, States, as_integers
+from headrace.data._order.index_plan import IndexPlan, Indices, States, as_integers
 from headrace.data._samples.pickling import dumps
 
 
@@ -38,7 +38,7 @@ class IndexSupply:
         self,
         config: LoaderConfig,
         order: str,
-        plan: BatchPlan | None,
+        plan: IndexPlan | None,
         scheduler: _core.BatchScheduler,
         length: int,
         seed: int,

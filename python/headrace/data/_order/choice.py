@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace import _core
 from headrace.data._config import LoaderConfig
-from headrace.data._order.plans import GrainPlan, SeekingBatchPlan, SeekingPlan, TorchShufflePlan
-from headrace.data._order.protocol import BatchPlan, Indices
+from headrace.data._order.index_plan import IndexPlan, Indices
+from headrace.data._order.index_plans import GrainPlan, SeekingBatchPlan, SeekingPlan, TorchShufflePlan
 from headrace.data._order.replay import ReplayBatchPlan, ReplayPlan
 from headrace.data._randomness.torch_generators import (
     copy_generator,
@@ -93,7 +93,7 @@ def batches_per_epoch(config: LoaderConfig, seed: int) -> int:
     return -(-((samples - rank + world - 1) // world) // size)
 
 
-def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
+def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
     """The order for the scheduler, and the plan that supplies the indices if that is "explicit"."""
     size, drop_last = config.batch_size or 1, config.drop_last
     rank, world = config.shard

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace import errors
 from headrace.data._arguments import integer
-from headrace.data._order.protocol import (
-    BatchPlan,
+from headrace.data._order.index_plan import (
+    IndexPlan,
     Indices,
     Kept,
     States,
@@ -60,7 +60,7 @@ class _Drawn:
         return {**self.generators, **({"drawn": self._checksums[batch - self._first]} if known else {})}
 
 
-class ReplayPlan(BatchPlan):
+class ReplayPlan(IndexPlan):
     """Batches of anything that gives indices when it is iterated over.
 
     To begin in the middle of an epoch, the indices before are drawn again and dropped. What torch's samplers draw then

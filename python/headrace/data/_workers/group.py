@@ -27,9 +27,9 @@ from headrace.data._samples.tensors import is_tensor
 from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.open_files import refuse_open_files
-from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.errors import KeptErrors
-from headrace.data._workers.process_pool import DeathPolicy, Source, WorkerPool
+from headrace.data._workers.process_pool import DeathPolicy, ProcessPool, Source
+from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.snapshot import Snapshot
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup, WorkerTask
@@ -58,7 +58,7 @@ class WorkerGroup:
     Attributes:
         count: how many workers there are.
         in_process: whether they belong to this process: its threads, or none.
-        server: makes samples in the consumer's thread; None if there are workers.
+        maker: makes samples in the consumer's thread; None if there are workers.
         serving: held by that thread while it does.
         tuning: decides on the number of workers; None if that is fixed.
         revision: of the dataset that the workers have or have been sent.
@@ -66,7 +66,7 @@ class WorkerGroup:
     Raises:
         PicklingError: an argument cannot be sent to workers.
         InvalidArgument: forked workers would share the position of an open file of an iterable dataset.
-        Exception: what :class:`WorkerPool` raises.
+        Exception: what :class:`ProcessPool` raises.
     """
 
     def __init__(
@@ -87,28 +87,28 @@ class WorkerGroup:
         self.count = config.num_workers
         self.in_process = config.num_workers == 0 or config.workers == "thread"
         self.tuning = Tuning(processors()) if config.auto_workers else None
-        self.server: ClaimServer | None = None
+        self.maker: SampleMaker | None = None
         self.serving = threading.Lock()
         self.revision = 0
         self._task = task
         self._roots = roots
         self._snapshot = snapshot
-        self.pool: WorkerPool | ThreadPool | None = None
+        self.pool: ProcessPool | ThreadPool | None = None
         self._finalizer: weakref.finalize[..., WorkerGroup]
         arena, completion = scheduler.arena_fd, scheduler.completion_fd
-        make_server = functools.partial(ClaimServer, task, arena, completion)
+        new_maker = functools.partial(SampleMaker, task, arena, completion)
         if config.num_workers == 0:
-            self.server = make_server(0, errors=errors_here, hand_over=hand_over)
+            self.maker = new_maker(0, errors=errors_here, hand_over=hand_over)
             self._finalizer = weakref.finalize(self, _stop_here, scheduler, self.serving, os.getpid())
             return
         if self.in_process:
-            self._servers = [make_server(number, errors=errors_here) for number in range(config.num_workers)]
-            self.pool = ThreadPool(scheduler, self._servers)
+            self._makers = [new_maker(number, errors=errors_here) for number in range(config.num_workers)]
+            self.pool = ThreadPool(scheduler, self._makers)
         else:
             self.pool = self._start_processes(config)
         self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._lock, os.getpid())
 
-    def _start_processes(self, config: LoaderConfig) -> WorkerPool:
+    def _start_processes(self, config: LoaderConfig) -> ProcessPool:
         context = start_context(config.multiprocessing_context)
         if context.get_start_method() != "fork":
             _require_importable(config, context.get_start_method())
@@ -120,7 +120,7 @@ class WorkerGroup:
         sent = not forked and updates.begin(self._task)
         source = self._source(updates)
         try:
-            pool = WorkerPool(self._scheduler, self.count, self._threads, context, source, updates, policy)
+            pool = ProcessPool(self._scheduler, self.count, self._threads, context, source, updates, policy)
         except BaseException as error:
             updates.close()
             if isinstance(error, Exception):
@@ -154,7 +154,7 @@ class WorkerGroup:
     @property
     def processes(self) -> list[BaseProcess]:
         """The worker processes of now; none if the workers belong to this process."""
-        return self.pool.processes if isinstance(self.pool, WorkerPool) else []
+        return self.pool.processes if isinstance(self.pool, ProcessPool) else []
 
     @property
     def alive(self) -> bool:
@@ -168,7 +168,7 @@ class WorkerGroup:
 
     def replace_dead(self) -> None:
         """Starts workers for those that died, with a warning each; if that fails, the group is closed."""
-        if not isinstance(self.pool, WorkerPool):
+        if not isinstance(self.pool, ProcessPool):
             return
         with self._lock, deferred_signals():
             try:
@@ -191,7 +191,7 @@ class WorkerGroup:
         """
         with self._lock:
             changed = self._snapshot is not None and not self._is_as_given()
-            if not isinstance(self.pool, WorkerPool):  # threads have the program's own, but may have worked ahead
+            if not isinstance(self.pool, ProcessPool):  # threads have the program's own, but may have worked ahead
                 if changed:
                     self._snapshot = Snapshot.take(self._roots, True)
                 self.revision += changed or self._snapshot is None
@@ -223,7 +223,7 @@ class WorkerGroup:
 
     def tune(self) -> None:
         """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
-        if self.tuning is None or not isinstance(self.pool, WorkerPool):
+        if self.tuning is None or not isinstance(self.pool, ProcessPool):
             return
         with self._lock:
             if not self.alive:
@@ -234,7 +234,7 @@ class WorkerGroup:
 
     def resize(self, count: int) -> None:
         """Starts worker processes, or lets some end after their samples, so that there are ``count`` of them soon."""
-        assert isinstance(self.pool, WorkerPool)
+        assert isinstance(self.pool, ProcessPool)
         with self._lock, deferred_signals():
             self.count = self.pool.resize(count, self._source(self.pool.updates))
 
@@ -256,13 +256,13 @@ class WorkerGroup:
         """
         with self._lock:
             text = self.explain()
-            if isinstance(self.pool, WorkerPool):
+            if isinstance(self.pool, ProcessPool):
                 self.pool.end_hung(held_before)
         return text
 
     def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
         """The exception for a batch with a sample that was given up because it kills workers."""
-        assert isinstance(self.pool, WorkerPool)  # which gave the sample up
+        assert isinstance(self.pool, ProcessPool)  # which gave the sample up
         index = self._index_at(problem.epoch, problem.batch, problem.row)
         exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
         error = errors.WorkerDied(
@@ -274,7 +274,7 @@ class WorkerGroup:
 
     def deaths(self) -> dict[str, int]:
         """How many worker processes died, and how many samples were left out because of that."""
-        pool = self.pool if isinstance(self.pool, WorkerPool) else None
+        pool = self.pool if isinstance(self.pool, ProcessPool) else None
         return {
             "worker_deaths": 0 if pool is None else pool.deaths,
             "skipped_samples": 0 if pool is None else pool.skipped,
@@ -360,7 +360,7 @@ def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: 
         serving.release()
 
 
-def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
+def _stop_pool(pool: ProcessPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
     if os.getpid() == owner:  # in a forked child the lock may be held by a thread of the parent
         # This is not called a second time, so an interrupt would leave the pool's descriptors open.
         with lock, deferred_signals():

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace import _core, errors
-from headrace.data._randomness.records import successor_seed
-from headrace.data._workers.claim_server import ClaimServer
+from headrace.data._randomness.sample_seeds import successor_seed
 from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
+from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
 from headrace.data._workers.task import WorkerSetup, WorkerTask
 from headrace.data._workers.updates import UpdateReader
@@ -50,27 +50,27 @@ def own_task(setup: WorkerSetup) -> WorkerTask:
     return dataclasses.replace(task, base_seed=successor_seed(task.base_seed, setup.worker_id, setup.predecessors))
 
 
-def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None:
+def serve_in_thread(maker_of: weakref.ref[SampleMaker], worker_id: int) -> None:
     """The whole life of a worker that is a thread of the main process.
 
-    It refers to the server, and through it to the user's objects, only while it works: otherwise a loader to which its
+    It refers to the maker, and through it to the user's objects, only while it works: otherwise a loader to which its
     own dataset or ``collate_fn`` refers could never be collected.
     """
     claim: _core.Claim | None = None
-    while (server := server_of()) is not None:
+    while (maker := maker_of()) is not None:
         if claim is None:
-            server.producer.own_thread()
-            server.info = worker_info(server.task, worker_id)
-        thread_info.info = server.info
+            maker.producer.own_thread()
+            maker.info = worker_info(maker.task, worker_id)
+        thread_info.info = maker.info
         try:
             if claim is None:
-                server.initialize(worker_id)
+                maker.initialize(worker_id)
             else:
-                server.serve(claim)
+                maker.serve(claim)
         finally:
             thread_info.info = None
-        producer = server.producer
-        del server
+        producer = maker.producer
+        del maker
         claim = producer.wait()
         if claim is None:
             return
@@ -129,12 +129,12 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     first = setup.worker_id * setup.threads
     note_task = functools.partial(_note_task, worker_id=setup.worker_id)
     updates = UpdateReader(setup.updates.fd, setup.revision, setup.updates_size, note_task)
-    servers = [
-        ClaimServer(task, setup.arena.fd, setup.completion.fd, first + thread, updates=updates, revision=setup.revision)
+    makers = [
+        SampleMaker(task, setup.arena.fd, setup.completion.fd, first + thread, updates=updates, revision=setup.revision)
         for thread in range(setup.threads)
     ]
     begin = threading.Event()
-    threads = [threading.Thread(target=_run_after, args=(begin, server), daemon=True) for server in servers[1:]]
+    threads = [threading.Thread(target=_run_after, args=(begin, maker), daemon=True) for maker in makers[1:]]
     for thread in threads:
         try:
             thread.start()
@@ -145,17 +145,17 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
             ) from error
 
     def run() -> None:
-        servers[0].initialize(setup.worker_id)
-        for server in servers[1:]:
-            server.share_failure(servers[0])
+        makers[0].initialize(setup.worker_id)
+        for maker in makers[1:]:
+            maker.share_failure(makers[0])
         begin.set()
-        servers[0].run()
+        makers[0].run()
         for thread in threads:  # which may be at a sample when the worker is retired
             thread.join()
 
     return run
 
 
-def _run_after(begin: threading.Event, server: ClaimServer) -> None:
+def _run_after(begin: threading.Event, maker: SampleMaker) -> None:
     begin.wait()
-    server.run()
+    maker.run()

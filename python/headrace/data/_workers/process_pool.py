@@ -20,7 +20,6 @@ from headrace import _core, errors
 from headrace.data._system.interpreter_exit import process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._system.memory_kills import MemoryKills
-from headrace.data._workers.claim_server import OUTDATED
 from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
 from headrace.data._workers.processes import (
     close,
@@ -33,6 +32,7 @@ from headrace.data._workers.processes import (
     processor_seconds,
     worker_processes,
 )
+from headrace.data._workers.sample_maker import OUTDATED
 from headrace.data._workers.stacks import Stacks
 from headrace.data._workers.start import StartLog, StartReporter, run_worker
 from headrace.data._workers.start_checks import (
@@ -123,7 +123,7 @@ class _LastWorker(NamedTuple):
     was_killed: bool
 
 
-class WorkerPool:
+class ProcessPool:
     """Worker processes that fill the arena of one scheduler.
 
     It does not refer to the dataset, so a dataset or collate function may refer to the loader without keeping its

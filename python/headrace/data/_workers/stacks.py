@@ -19,7 +19,7 @@ from headrace.data._system.memory_file import memory_file
 # One that is unlikely to be used otherwise; those below 34 are reserved.
 _SIGNAL = int(signal.SIGRTMAX) - 3
 # The file that calls the dataset.
-_WORKER = f'File "{Path(__file__).with_name("claim_server.py")}"'
+_WORKER = f'File "{Path(__file__).with_name("sample_maker.py")}"'
 _STATES = {
     "T": "It is stopped (SIGSTOP); SIGCONT would resume it.",
     "t": "It is stopped by a debugger.",

@@ -10,35 +10,35 @@ import traceback
 import weakref
 
 from headrace import _core
-from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.main import serve_in_thread
 from headrace.data._workers.process_pool import GRACE, MOST_STACKS, IndexOf, claim_name
+from headrace.data._workers.sample_maker import SampleMaker
 
 
 class ThreadPool:
-    """Workers that are threads of this process; otherwise as :class:`WorkerPool`.
+    """Workers that are threads of this process; otherwise as :class:`ProcessPool`.
 
     Args:
-        servers: one for each thread. The caller keeps them alive; the threads do not.
+        makers: one for each thread. The caller keeps them alive; the threads do not.
     """
 
-    def __init__(self, scheduler: _core.BatchScheduler, servers: list[ClaimServer]) -> None:
+    def __init__(self, scheduler: _core.BatchScheduler, makers: list[SampleMaker]) -> None:
         self._scheduler = scheduler
         self._owner = os.getpid()
         self._threads = [
             threading.Thread(
                 target=serve_in_thread,
-                args=(weakref.ref(server), number),
+                args=(weakref.ref(maker), number),
                 name=f"headrace-worker-{number}",
                 daemon=True,
             )
-            for number, server in enumerate(servers)
+            for number, maker in enumerate(makers)
         ]
         for thread in self._threads:
             thread.start()
 
     def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
-        """As :meth:`WorkerPool.explain`."""
+        """As :meth:`ProcessPool.explain`."""
         frames = sys._current_frames()
         texts = []
         for claim in held[:MOST_STACKS]:

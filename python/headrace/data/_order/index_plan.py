@@ -1,4 +1,4 @@
-"""What plans the batches of an epoch: :class:`BatchPlan`."""
+"""What plans the batches of an epoch: :class:`IndexPlan`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kept(list[Any]):
     """Indices that reach the dataset as the objects that they are."""
 
 
-class BatchPlan(abc.ABC):
+class IndexPlan(abc.ABC):
     """The index lists of an epoch's batches. One iteration at a time.
 
     A signal handler may raise at any moment; asking for the same batch again then gives the same result.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.data._datasets.grain import grain_batch_count, grain_positions
-from headrace.data._order.protocol import BatchPlan, Indices, States, check_keys
+from headrace.data._order.index_plan import IndexPlan, Indices, States, check_keys
 from headrace.data._randomness.torch_generators import (
     check_generator_state,
     check_torch_seed,
@@ -26,7 +26,7 @@ from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.samplers import BatchSampler
 
 
-class _SamplerPlan(BatchPlan):
+class _SamplerPlan(IndexPlan):
     """A plan whose state is that of a sampler."""
 
     def __init__(self, state_of: SeekableSampler) -> None:
@@ -94,7 +94,7 @@ class SeekingBatchPlan(_SamplerPlan):
         return self._sampler.order(self._epoch, batch, batch + 1)[0]
 
 
-class TorchShufflePlan(BatchPlan):
+class TorchShufflePlan(IndexPlan):
     """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way: when the first
     batch is taken.
 
@@ -167,7 +167,7 @@ class TorchShufflePlan(BatchPlan):
         self._restored = state, begun
 
 
-class GrainPlan(BatchPlan):
+class GrainPlan(IndexPlan):
     """Batches in the order in which Grain's workers would make them; see :mod:`headrace.data._datasets.grain`.
 
     Args:

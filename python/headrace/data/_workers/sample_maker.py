@@ -1,4 +1,7 @@
-"""What runs in a worker: claims rows, makes samples, writes them in place."""
+"""What runs in a worker: makes the samples of the rows that it claims, and writes them in place.
+
+The claiming is C++: ``reader/shared_memory/batch_producer.cc``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any
 from headrace import _core
 from headrace.data._datasets.datasets import Fetcher
 from headrace.data._randomness.global_generators import global_generators
-from headrace.data._randomness.records import (
+from headrace.data._randomness.sample_seeds import (
     COLLATION_ROW,
     epoch_key,
     generators_restored,
@@ -43,12 +46,12 @@ from headrace.data._workers.task import WorkerTask
 from headrace.data._workers.updates import UpdateError, UpdateReader, started_at
 
 
-class ClaimServer:
+class SampleMaker:
     """Makes the rows of claims. One per worker thread.
 
     Args:
         arena_fd, completion_fd: of the scheduler.
-        producer_id: unique among the servers of the arena.
+        producer_id: unique among the makers of the arena.
         errors: where the consumer, which is in this process, finds exceptions; None: they are pickled.
         hand_over: the consumer is this thread and finds there what would not leave a slot as it is; None: whatever it
             is, it is written to a slot.
@@ -141,7 +144,7 @@ class ClaimServer:
             self._init_error = error
             self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
-    def share_failure(self, other: ClaimServer) -> None:
+    def share_failure(self, other: SampleMaker) -> None:
         """Fails as ``other`` does, if its ``worker_init_fn`` has raised."""
         self._init_error, self._init_traceback = other._init_error, other._init_traceback
 

@@ -1,4 +1,7 @@
-"""Random numbers that belong to a record, not to the process that reads it."""
+"""Random numbers that belong to a sample, not to the process that makes it.
+
+Workers that seed by position do it in C++: ``SeedRow`` in ``python/bindings/batch_producer.cc``.
+"""
 
 from __future__ import annotations
 
