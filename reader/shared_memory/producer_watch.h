@@ -1,5 +1,5 @@
 // Tracks the processes that producers live in, and which of them have ended. What follows from it is up to the caller:
-// see producer_death.h, and WorkerPool in python/headrace/data/_workers/process_pool.py, which starts another worker.
+// see producer_death.h, and ProcessPool in python/headrace/data/_workers/process_pool.py, which starts another worker.
 //
 // All pidfds are in one epoll set, one per process, however many producers a process has, so a sleeper waits for a
 // single descriptor, fd().
