@@ -30,7 +30,7 @@ MANY_AT_A_TIME := -DCMAKE_UNITY_BUILD_BATCH_SIZE=24
 FUZZ_OPTIONS = -G Ninja $(MANY_AT_A_TIME) -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint format sanitize sanitize-thread sanitize-address soak build-fuzz fuzz bench wheel wheels clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint tidy format sanitize sanitize-thread sanitize-address soak build-fuzz fuzz bench wheel wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -148,8 +148,10 @@ style: install $(VENV)/.group-test ## formatting, ruff, types and workflow files
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github/workflows
 
+lint: style tidy ## style, and clang-tidy with Clang's thread-safety analysis
+
 # What is generated comes from the build; GCC's precompiled headers mean nothing to clang-tidy.
-lint: style $(LIBRARIES)/lib/libprotobuf.a ## style, and clang-tidy with Clang's thread-safety analysis
+tidy: install $(VENV)/.group-test
 	cmake -S . -B build/lint $(MANY_AT_A_TIME) -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
 	JOBS=$(JOBS) $(BIN)/python .ci/tidy.py $(BIN)/clang-tidy build/lint --extra-arg=-Wthread-safety \

@@ -1,3 +1,4 @@
+// create_double_buffer_reader: puts a BufferedReader around another reader.
 #include <string>
 
 #include "framework/errors.h"

@@ -1,4 +1,4 @@
-// _core.BatchProducer.
+// _core.BatchProducer, which seeds (SeedRow), makes and writes rows without a step of Python for each.
 #include "reader/shared_memory/batch_producer.h"
 
 #include <pybind11/numpy.h>

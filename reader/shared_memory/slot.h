@@ -1,4 +1,4 @@
-// A slot's header: a batch in the making, as scheduler and producers see it.
+// A slot's header: a batch in the making, as the scheduler and producers, which are the workers, see it.
 //
 // Who writes what:
 //  1. The scheduler writes sequence, claimable, facts, excluded and the indices while no chunk can be claimed. It keeps

@@ -1,4 +1,4 @@
-"""Which order a loader's arguments ask for; for those of headrace.torch, ``torch/_headrace_loader.py`` decides."""
+"""Which order a loader's arguments ask for. ``torch/_headrace_loader.py`` translates those of headrace.torch to these."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._order.index_plan import IndexPlan, Indices
-from headrace.data._order.index_plans import GrainPlan, SeekingBatchPlan, SeekingPlan, TorchShufflePlan
 from headrace.data._order.replay import ReplayBatchPlan, ReplayPlan
+from headrace.data._order.supplied_orders import GrainPlan, SeekingBatchPlan, SeekingPlan, TorchShufflePlan
 from headrace.data._randomness.torch_generators import (
     copy_generator,
     draw_torch_seed,
@@ -26,7 +26,7 @@ def _same(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
     return positions
 
 
-def _permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+def _permuted_for_grain(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
     """The seeded random order of ``range(length)``, as :class:`GrainPlan` asks for it."""
 
     def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
@@ -150,5 +150,5 @@ def _grain_plan(config: LoaderConfig, seed: int) -> GrainPlan:
     elif config.index_sampler is not None:
         index_at = _listed(config.index_sampler)
     else:
-        index_at = _permuted(length, seed) if config.shuffle else _same
+        index_at = _permuted_for_grain(length, seed) if config.shuffle else _same
     return GrainPlan(length, size, config.drop_last, max(1, config.num_workers), *config.shard, index_at)
