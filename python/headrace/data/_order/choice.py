@@ -1,4 +1,4 @@
-"""Which order a loader's arguments ask for. ``torch/_headrace_loader.py`` translates those of headrace.torch to these."""
+"""Which order a loader's arguments ask for, those included to which ``torch/_headrace_loader.py`` translates its own."""
 
 from __future__ import annotations
 
