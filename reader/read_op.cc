@@ -20,7 +20,14 @@ void CheckCount(const std::string& reader, size_t yields, size_t outputs) {
 
 class ReadOp : public OperatorBase {
  public:
-  explicit ReadOp(OpDesc desc) : OperatorBase(std::move(desc)), names_(Outputs("Out")) {}
+  explicit ReadOp(OpDesc desc) : OperatorBase(std::move(desc)), names_(Outputs("Out")), lasts_(names_.size()) {}
+
+  void Prepare(const BlockDesc& block) override {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const VarDesc* out = block.FindVar(names_[i]);
+      lasts_[i] = out != nullptr && out->persistable;
+    }
+  }
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
@@ -28,13 +35,16 @@ class ReadOp : public OperatorBase {
     const Variable& variable = ctx.InputVariable("Reader");
     const std::shared_ptr<ReaderBase> reader = GetReader(variable);
     CheckCount(variable.name(), reader->specs().size(), names_.size());
-    // The memory of the batch before may be what the feeder waits for.
-    for (size_t i = 0; i < names_.size(); ++i) *ctx.Output("Out", i) = {};
+    // The memory of the batch before may be what the feeder waits for. What is persistable must survive the end.
+    for (size_t i = 0; i < names_.size(); ++i) {
+      if (!lasts_[i]) *ctx.Output("Out", i) = {};
+    }
     LoDTensorArray batch;
     uint64_t number = 0;
     reader->ReadNext(&batch, &number);
     if (batch.empty()) {
       HR_ENFORCE(!Attr<bool>("throw_eof_exp"), EndOfData, "There is no next data.");
+      for (size_t i = 0; i < names_.size(); ++i) *ctx.Output("Out", i) = {};
       return;
     }
     CheckBatch(reader->contract(), names_, batch, number);
@@ -44,13 +54,14 @@ class ReadOp : public OperatorBase {
   }
 
   const std::vector<std::string>& names_;
+  std::vector<bool> lasts_;  // whether the variable is persistable
 };
 
 HEADRACE_REGISTER_OP(read)
     .Comment(
         "Takes the next batch from a reader and checks it against the reader's declaration. A batch that does not fit "
-        "is an error "
-        "that takes this batch alone. The variables are empty while it waits and after an error.")
+        "is an error that takes this batch alone. While it waits and after an error, persistable variables have the "
+        "batch before, and others are empty.")
     .Input("Reader", "reader variable")
     .Output("Out", "one variable for each tensor that the reader yields", kDuplicable)
     .Attr<bool>("throw_eof_exp", "the end of the data is an EndOfData; else the variables are left empty", true)

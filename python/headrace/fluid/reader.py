@@ -136,8 +136,9 @@ class GeneratorLoader:
         self._require(False, "reset() ends a pass of a loader with iterable=False: this one's ends with its iterator")
         self._source.reset()
 
-    def __call__(self) -> Iterator[Any]:
-        return iter(self)
+    def __call__(self: Self) -> Self:
+        """The loader itself: programs call it before they give it a source, too."""
+        return self
 
     def __iter__(self) -> Iterator[Any]:
         """Begins a pass. One that is in progress ends: its iterator gives an error."""

@@ -101,6 +101,27 @@ def test_a_loader_that_the_program_reads(
         assert seen == expected
 
 
+@pytest.mark.parametrize("iterable", [True, False])
+def test_a_loader_is_called_before_it_has_a_source(iterable: bool) -> None:
+    loader = fluid.io.DataLoader.from_generator(list(variables()), 2, iterable=iterable)
+    assert loader() is loader
+
+
+@pytest.mark.parametrize("use_double_buffer", [True, False])
+def test_what_persists_keeps_its_last_batch_at_the_end(use_double_buffer: bool, exe: fluid.Executor) -> None:
+    x, y = variables()
+    y.persistable = True
+    loader = fluid.io.DataLoader.from_generator([x, y], 2, use_double_buffer, iterable=False)
+    total = layers.reduce_sum(x)
+    loader.set_batch_generator(batches)
+    exe.run(fluid.default_startup_program())
+    loader.start()
+    with pytest.raises(fluid.core.EOFException):
+        while True:
+            exe.run(fetch_list=[total])
+    assert np.array(fluid.global_scope().find_var("y").get_tensor()).reshape(-1).tolist() == ALL[-1]
+
+
 @pytest.mark.parametrize("name", ["sample", "paddle", "sample_list", "tensor", "batch"])
 def test_a_py_reader_of_io(name: str, exe: fluid.Executor) -> None:
     x, y = variables()
