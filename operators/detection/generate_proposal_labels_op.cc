@@ -117,8 +117,9 @@ void TargetsOfImage(const RegionRules& rules, const GroundTruth& truth, int64_t 
   for (const int64_t i : positives) {
     const int64_t object = first + object_of[static_cast<size_t>(i)];
     const int32_t label = truth.labels[object];
-    HR_ENFORCE(0 <= label && label < rules.classes, OutOfRange, "input GtClasses: object ", object, " has class ",
-               label, ", expected one in [0, ", rules.classes, ")");
+    // With one code for all classes, class_nums counts codes.
+    HR_ENFORCE(0 <= label && (rules.one_code || label < rules.classes), OutOfRange, "input GtClasses: object ", object,
+               " has class ", label, ", expected one in [0, ", rules.classes, ")");
     add(i, label);
   }
   for (const int64_t i : negatives) {
@@ -209,7 +210,7 @@ HEADRACE_REGISTER_OP(generate_proposal_labels)
     .Attr<double>("bg_thresh_hi", "regions whose greatest overlap lies below, ", 0.5)
     .Attr<double>("bg_thresh_lo", "and here or above, have none", 0.0)
     .Attr<std::vector<float>>("bbox_reg_weights", "four numbers: the variances", {0.1F, 0.1F, 0.2F, 0.2F})
-    .Attr<int32_t>("class_nums", "how many classes there are; 0 is for no object", 81)
+    .Attr<int32_t>("class_nums", "how many classes there are, 0 for no object; with is_cls_agnostic, 2", 81)
     .Attr<bool>("is_cls_agnostic", "whether the columns of class 1 are those of all classes", false)
     .Attr<bool>("is_cascade_rcnn",
                 "whether the regions are those of a detector before: all that fit are chosen, without the first ones,"

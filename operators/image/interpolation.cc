@@ -98,10 +98,14 @@ Extents ReadOutSize(const ExecutionContext& ctx, size_t spatial) {
 
 DDim CheckInterpolate(const InferShapeContext& ctx, size_t spatial) {
   const DDim x = ctx.InputDim("X");
-  const Extents in = ExtentsOfX(ctx.attrs(), spatial, x);
+  Extents in = ExtentsOfX(ctx.attrs(), spatial, x);
   DDim unknown = ResizedDims(ctx.attrs(), spatial, x, {-1, -1, -1});
-  HR_ENFORCE(in.depth != 0 && in.height != 0 && in.width != 0, InvalidArgument,
-             "input X: expected images that are not empty, got dims ", ToString(x));
+  ForEachSize(spatial, [&](size_t, const SizeAttr& attr) {
+    if (in.*attr.extent != 0) return;
+    HR_ENFORCE(!ctx.IsRuntime(), InvalidArgument, "input X: expected images that are not empty, got dims ",
+               ToString(x));
+    in.*attr.extent = -1;  // Fluid's programs declare images of any size so, too
+  });
   if (ctx.InputSize("SizeTensor") != 0) {
     HR_ENFORCE(ctx.InputSize("SizeTensor") == spatial, InvalidArgument, "input SizeTensor: expected ", spatial,
                " variables, ", DimensionNames(spatial), ", got ", ctx.InputSize("SizeTensor"));

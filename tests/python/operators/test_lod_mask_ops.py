@@ -54,6 +54,19 @@ def test_a_deeper_level() -> None:
     merge.check_gradients(["InTrue", "InFalse"])
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_that_no_sequence_takes(taken: bool) -> None:
+    x = fluid.data("x", [None, 3], lod_level=1)
+    choice = fluid.layers.IfElse(fluid.data("mask", [None, 1], "bool"))
+    for block, factor in ((choice.true_block, 2.0), (choice.false_block, 3.0)):
+        with block():
+            choice.output(fluid.layers.scale(choice.input(x), factor))
+    feed = {"x": fluid.create_lod_tensor(ROWS.astype(np.float32), [[3, 1]]), "mask": np.full((2, 1), taken)}
+    (out,) = fluid.Executor().run(feed=feed, fetch_list=choice(), return_numpy=False)
+    assert out.recursive_sequence_lengths() == [[3, 1]]
+    np.testing.assert_allclose(np.array(out), ROWS.astype(np.float32) * (2 if taken else 3))
+
+
 def test_levels_and_masks_that_do_not_fit_are_refused() -> None:
     mask = np.array([[True], [False], [True]])
     inputs: dict[str, Any] = {"X": (ROWS, [[1, 2, 1]]), "Mask": mask}

@@ -393,6 +393,7 @@ LABELS: dict[str, Any] = {
         {},
         {"batch_size_per_im": 200, "fg_fraction": 0.5, "bg_thresh_hi": 0.5, "bg_thresh_lo": 0.1},
         {"is_cls_agnostic": True, "batch_size_per_im": 80},
+        {"is_cls_agnostic": True, "class_nums": 2},  # of codes: objects may have other classes
         {"is_cascade_rcnn": True},
     ],
     ids=str,
@@ -402,7 +403,7 @@ def test_generate_proposal_labels(changed: dict[str, Any]) -> None:
     found = [anchors_around(OBJECTS, n) * IMAGE_INFO[i, 2] for i, n in enumerate(counts)]
     found[2][7, 2] = found[2][7, 0] - 20  # inside out
     rois = np.concatenate(found)
-    expected = proposal_labels(rois, counts, attrs, 4)
+    expected = proposal_labels(rois, counts, attrs, attrs["class_nums"])
     assert len(np.unique(expected["LabelsInt32"][0])) > 2
     inputs = {"RpnRois": with_lod(rois, *counts), **truth("GtClasses")}
     OpTest("generate_proposal_labels", inputs, attrs, expected).check_outputs()
@@ -461,6 +462,8 @@ def test_generate_proposal_labels_refuses_other_classes_and_images() -> None:
         test.check_refused(error, *parts, when=when)
 
     refused({}, {"class_nums": 3}, IndexError, "input GtClasses", "class 3", "[0, 3)", when="run")
+    negative = {"GtClasses": with_lod(-truth("GtClasses")["GtClasses"][0], *OBJECT_COUNTS)}
+    refused(negative, {"is_cls_agnostic": True}, IndexError, "input GtClasses", "class -", when="run")
     refused({"RpnRois": with_lod(OBJECTS, 2, 3)}, {}, ValueError, "input RpnRois", "got 2", when="run")
     refused({}, {"class_nums": 0}, ValueError, "class_nums", "1 or more", when="build")
     refused({}, {"class_nums": 1, "is_cls_agnostic": True}, ValueError, "class_nums", "2 or more", when="build")
