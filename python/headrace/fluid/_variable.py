@@ -27,6 +27,13 @@ _GRAD_SUFFIX = "@GRAD"
 
 _INTEGERS = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _FRACTIONS = ("float32", "float64")
+# What arithmetic casts on the right side of which dtype. Not fractions to integers, which would cut them.
+_CAST_TO = {
+    "float32": {*_FRACTIONS, *_INTEGERS},
+    "float64": {*_FRACTIONS, *_INTEGERS},
+    "int32": _INTEGERS,
+    "int64": _INTEGERS,
+}
 
 
 def grad_var_name(name: str) -> str:
@@ -462,8 +469,8 @@ def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
     if not isinstance(y, Variable):
         raise errors.TypeMismatch(f"arithmetic with '{x.name}' takes a Variable or a number, got {type(y).__name__}")
     types = core.dtype_name(x.dtype), core.dtype_name(y.dtype)
-    if types[0] in _FRACTIONS and types[1] in (*_FRACTIONS, *_INTEGERS) and types[0] != types[1]:
-        y = y.astype(x.dtype)  # as Fluid does; the other way round, fractions would be lost
+    if types[0] != types[1] and types[1] in _CAST_TO.get(types[0], ()):
+        y = y.astype(x.dtype)  # as Fluid does for all
     if len(x.shape) < len(y.shape) and op_type in ("elementwise_add", "elementwise_mul"):
         x, y = y, x  # the larger one comes first; these two commute
     # A batch meets a batch.
@@ -487,6 +494,8 @@ def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
         types = {core.dtype_name(x.dtype), core.dtype_name(y.dtype)}
         if types.intersection(_INTEGERS) and types.intersection(_FRACTIONS):
             x, y = x.astype(VarType.FP64), y.astype(VarType.FP64)  # Fluid rounds the right side as the left one needs
+        elif {"int32", "int64"} == types:
+            x, y = x.astype(VarType.INT64), y.astype(VarType.INT64)
     out = _elementwise(op_type, x, y)
     out.stop_gradient = True
     return out

@@ -260,6 +260,10 @@ class Block:
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
         attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
+        for value in (*(inputs or {}).values(), *(outputs or {}).values()):
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, Variable) and item.persistable and item.block.program is not self.program:
+                    self.program._adopt(item)
         desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), attributes)
         op = Operator(self, desc)
         self.ops.insert(index, op)
@@ -341,6 +345,11 @@ class Program:
         self.blocks += [Block(self, i) for i in range(len(self.blocks), self.desc.num_blocks())]
         for block in self.blocks:
             block._sync_with_desc()
+
+    def _adopt(self, variable: Variable) -> None:
+        """Declares a persistable variable of another program, which shares the scope with this one."""
+        if not self.global_block().has_var(variable.name):
+            self.global_block()._clone_variable(variable)
 
     @property
     def num_blocks(self) -> int:

@@ -271,3 +271,54 @@ def test_integers_are_compared_with_fractions_as_numbers(exe: fluid.Executor) ->
     assert greater.tolist() == [False, False, True]
     with pytest.raises(errors.TypeMismatch, match="'n' holds integers"):
         n < 2.5  # noqa: B015
+
+
+def test_the_right_side_becomes_what_the_left_side_is(exe: fluid.Executor) -> None:
+    dtypes = ("float32", "float64", "int32", "int64", "bool")
+    of = {dtype: fluid.data(dtype, [2], dtype) for dtype in dtypes}
+    feed = {dtype: np.array([1, 0] if dtype == "bool" else [3, 5], dtype) for dtype in dtypes}
+    pairs = [(a, b) for a in dtypes[:4] for b in dtypes if not (a.startswith("int") and b.startswith("float"))]
+    for (a, b), got in zip(pairs, exe.run(feed=feed, fetch_list=[of[a] - of[b] for a, b in pairs])):
+        assert got.dtype == a
+        np.testing.assert_array_equal(got, feed[a] - feed[b].astype(a))
+
+
+def test_fractions_on_the_right_side_of_integers_are_not_cut() -> None:
+    with pytest.raises(errors.TypeMismatch, match="expected dtype int64 as input X has, got float32"):
+        fluid.data("n", [2], "int64") * fluid.data("x", [2])
+
+
+def test_integers_of_two_widths_are_compared_as_the_wider_one(exe: fluid.Executor) -> None:
+    narrow, wide = fluid.data("narrow", [1], "int32"), fluid.data("wide", [1], "int64")
+    outs = exe.run(
+        feed={"narrow": np.array([1], np.int32), "wide": np.array([2**32 + 1])},
+        fetch_list=[narrow == wide, narrow < wide, wide > narrow],
+    )
+    assert [out.item() for out in outs] == [False, True, True]
+
+
+def test_images_may_be_declared_as_of_no_size(exe: fluid.Executor) -> None:
+    image = layers.data("image", [3, 0, 0])
+    sized, scaled = layers.resize_bilinear(image, [5, 6]), layers.resize_nearest(image, scale=2.0)
+    assert sized.shape == (-1, 3, 5, 6)
+    assert scaled.shape == (-1, 3, -1, -1)
+    shapes = [a.shape for a in exe.run(feed={"image": np.ones((1, 3, 4, 7), np.float32)}, fetch_list=[sized, scaled])]
+    assert shapes == [(1, 3, 5, 6), (1, 3, 8, 14)]
+    with pytest.raises(errors.InvalidArgument, match="not empty"):
+        exe.run(feed={"image": np.ones((1, 3, 0, 7), np.float32)}, fetch_list=[sized])
+
+
+def test_a_program_takes_what_persists_from_another_one(exe: fluid.Executor) -> None:
+    trained, synchronized = fluid.Program(), fluid.Program()
+    with fluid.program_guard(trained):
+        w, copy = (layers.create_parameter([2], "float32", name=name) for name in ("w", "copy"))
+        passing = layers.scale(w, 2.0)
+    with fluid.program_guard(synchronized):
+        layers.assign(w, copy)
+        with pytest.raises(errors.NotFound, match=f"declare no variable '{passing.name}'"):
+            layers.scale(passing, 2.0)
+    exe.run(fluid.default_startup_program())
+    exe.run(synchronized)
+    values = [np.array(fluid.global_scope().find_var(name).get_tensor()).tolist() for name in ("w", "copy")]
+    assert values[0] == values[1]
+    assert synchronized.global_block().var("w").persistable
