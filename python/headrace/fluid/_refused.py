@@ -68,7 +68,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "distributed_batch_reader": "give headrace.DataLoader shard=(rank, world)",
         "extend_with_decoupled_weight_decay": "use fluid.optimizer.AdamW",
         "int8_inference": _QUANTISED,
-        "mixed_precision": "kernels compute in float32 and float64",
         "multi_download": _HDFS,
         "multi_upload": _HDFS,
         "quantize": _QUANTISED,

@@ -1,0 +1,179 @@
+"""Fluid's training loop, which tells a function of its epochs and steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import io, unique_name
+from headrace.fluid.core import Scope
+from headrace.fluid.data_feeder import DataFeeder
+from headrace.fluid.executor import Executor, scope_guard
+from headrace.fluid.framework import Program, Variable, program_guard
+from headrace.fluid.optimizer import Optimizer
+
+__all__ = [
+    "BeginEpochEvent",
+    "BeginStepEvent",
+    "CheckpointConfig",
+    "EndEpochEvent",
+    "EndStepEvent",
+    "Trainer",
+]
+
+#: The names of the variables that a sample's values are for, in their order; or the place of each in the sample.
+FeedOrder = Union[Sequence[str], Mapping[str, int]]
+
+
+class BeginEpochEvent:
+    """Epoch ``epoch`` begins."""
+
+    def __init__(self, epoch_id: int) -> None:
+        self.epoch = epoch_id
+
+
+class EndEpochEvent:
+    """Epoch ``epoch`` has ended."""
+
+    def __init__(self, epoch_id: int) -> None:
+        self.epoch = epoch_id
+
+
+class BeginStepEvent:
+    """Step ``step`` of epoch ``epoch`` begins. A handler that sets ``fetch_metrics`` to False spares its metrics."""
+
+    def __init__(self, epoch_id: int, step_id: int) -> None:
+        self.epoch = epoch_id
+        self.step = step_id
+        self.fetch_metrics = True
+
+
+class EndStepEvent:
+    """Step ``step`` of epoch ``epoch`` has ended; ``metrics`` are the values that the network returned, as arrays."""
+
+    def __init__(self, epoch_id: int, step_id: int, metrics: list[Any]) -> None:
+        self.epoch = epoch_id
+        self.step = step_id
+        self.metrics = metrics
+
+
+class CheckpointConfig:
+    """Raises Unimplemented: :func:`fluid.io.save_checkpoint` saves more, the position of readers, for example."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise errors.Unimplemented("CheckpointConfig: call fluid.io.save_checkpoint in the event handler")
+
+
+class Trainer:
+    """Trains a network, and calls a function at each begin and end of an epoch and a step.
+
+    Args:
+        train_func: adds the layers and returns the loss, or a list of it and of further metrics.
+        optimizer_func: returns the optimizer.
+        param_path: a folder with parameters to begin with; None: the initial ones.
+        place, parallel: Fluid's; programs run on the processor, with its threads.
+        checkpoint_config: has to be None: see :class:`CheckpointConfig`.
+
+    Raises:
+        TypeMismatch: ``optimizer_func`` returns anything but an optimizer.
+
+    Attributes:
+        train_program, test_program, startup_program, scope, exe: what is trained, where and by whom.
+    """
+
+    def __init__(
+        self,
+        train_func: Callable[[], Any],
+        optimizer_func: Callable[[], Optimizer],
+        param_path: str | os.PathLike[str] | None = None,
+        place: Any = None,
+        parallel: bool = False,
+        checkpoint_config: None = None,
+    ) -> None:
+        self.scope, self.startup_program, self.train_program = Scope(), Program(), Program()
+        self._stopped = False
+        with program_guard(self.train_program, self.startup_program), unique_name.guard():
+            outs = train_func()
+            self.train_func_outputs: list[Variable] = list(outs) if isinstance(outs, (list, tuple)) else [outs]
+            self.test_program = self.train_program.clone(for_test=True)
+            optimizer = optimizer_func()
+            if not isinstance(optimizer, Optimizer):
+                raise errors.TypeMismatch(f"optimizer_func has to return an optimizer, got {type(optimizer).__name__}")
+            optimizer.minimize(self.train_func_outputs[0])
+        self.exe = Executor(place)
+        with scope_guard(self.scope):
+            self.exe.run(self.startup_program)
+            if param_path is not None:
+                io.load_persistables(self.exe, os.fspath(param_path), self.train_program)
+
+    def stop(self) -> None:
+        """Ends the training after the step in progress; an event handler may call it."""
+        self._stopped = True
+
+    def train(
+        self,
+        num_epochs: int,
+        event_handler: Callable[[Any], Any],
+        reader: Callable[[], Iterable[Any]] | None = None,
+        feed_order: FeedOrder | None = None,
+    ) -> None:
+        """Trains for some epochs.
+
+        Args:
+            event_handler: takes the events.
+            reader: makes an epoch's batches: lists of samples, with a value for each variable of ``feed_order``.
+
+        Raises:
+            InvalidArgument: ``reader`` or ``feed_order`` is missing.
+            Whatever they, or the program, raise.
+        """
+        if reader is None or feed_order is None:
+            raise errors.InvalidArgument("train() needs a reader, and the feed_order of its samples")
+        self._stopped = False
+        feeder = DataFeeder(_in_order(feed_order), program=self.train_program)
+        with scope_guard(self.scope):
+            for epoch in range(num_epochs):
+                event_handler(BeginEpochEvent(epoch))
+                for step, data in enumerate(reader()):
+                    if self._stopped:
+                        return
+                    begin = BeginStepEvent(epoch, step)
+                    event_handler(begin)
+                    wanted = [out.name for out in self.train_func_outputs] if begin.fetch_metrics else []
+                    metrics = self.exe.run(self.train_program, feed=feeder.feed(data), fetch_list=wanted)
+                    event_handler(EndStepEvent(epoch, step, metrics))
+                event_handler(EndEpochEvent(epoch))
+
+    def test(self, reader: Callable[[], Iterable[Any]], feed_order: FeedOrder) -> list[Any]:
+        """The mean of each value that the network returned, over the batches of ``reader``. InvalidArgument if there
+        are none.
+        """
+        feeder = DataFeeder(_in_order(feed_order), program=self.test_program)
+        wanted = [out.name for out in self.train_func_outputs]
+        with scope_guard(self.scope):
+            values = [self.exe.run(self.test_program, feed=feeder.feed(data), fetch_list=wanted) for data in reader()]
+        if not values:
+            raise errors.InvalidArgument("test(): the reader has no batches")
+        return [np.mean([np.mean(batch[i]) for batch in values]) for i in range(len(wanted))]
+
+    def save_params(self, param_path: str | os.PathLike[str]) -> None:
+        """Saves the parameters, and what else persists, to a folder."""
+        with scope_guard(self.scope):
+            io.save_persistables(self.exe, os.fspath(param_path), self.train_program)
+
+    def save_inference_model(
+        self, param_path: str | os.PathLike[str], feeded_var_names: Sequence[str], target_var_indexes: Sequence[int]
+    ) -> None:
+        """Saves what computes some of the values that the network returned, for ``fluid.io.load_inference_model``."""
+        folder, feeds = os.fspath(param_path), list(feeded_var_names)
+        targets = [self.train_func_outputs[index] for index in target_var_indexes]
+        with scope_guard(self.scope):
+            io.save_inference_model(folder, feeds, targets, self.exe, self.train_program)
+
+
+def _in_order(feed_order: FeedOrder) -> list[str]:
+    return sorted(feed_order, key=feed_order.__getitem__) if isinstance(feed_order, Mapping) else list(feed_order)
