@@ -172,6 +172,11 @@ std::vector<std::string> InColumns(const BlockDesc& block, std::string_view type
   return columns;
 }
 
+// What is fed does not persist, even if the program that was trained fetched or kept it.
+void MakeTransient(BlockDesc* block, const std::vector<std::string>& feeds) {
+  for (const std::string& name : feeds) block->MutableVar(name).persistable = false;
+}
+
 }  // namespace
 
 void SaveProgram(const ProgramDesc& program, const fs::path& path) {
@@ -242,6 +247,7 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
   Prune(&inference, feeds, fetches);
   CheckNothingIsRead(inference.block(0), feeds, fetches);
   AddFeedAndFetch(&inference.block(0), feeds, fetches);
+  MakeTransient(&inference.block(0), feeds);
   const std::vector<std::string> names = VarNamesOf(PersistablesOf(inference));
   const bool is_shared = files.parameters.empty()
                              ? std::any_of(names.begin(), names.end(),
@@ -262,7 +268,8 @@ InferenceModel LoadInferenceModel(const fs::path& folder, Scope* scope, const Mo
   model.fetches = InColumns(model.program->block(0), "fetch");
   HR_ENFORCE(!model.fetches.empty(), DataLoss, "'", (folder / files.program).string(),
              "' does not say what to fetch: it has no operator fetch");
-  LoadLocked(*model.program, scope, folder, files.parameters);
+  LoadLocked(*model.program, scope, folder, files.parameters);  // a file of Fluid's has the values of feeds, too
+  MakeTransient(&model.program->block(0), model.feeds);
   return model;
 }
 

@@ -54,6 +54,23 @@ void Allocate(LoDTensor* tensor) {
   std::fill_n(tensor->mutable_data<T>(), tensor->numel(), T(0));
 }
 
+int64_t CheckedOffset(const LoDTensor& tensor, int64_t offset) {
+  HR_ENFORCE(offset >= 0 && offset < tensor.numel(), OutOfRange, "element ", offset, " of a tensor of ",
+             tensor.numel());
+  return offset;
+}
+
+template <typename T>
+T Element(const LoDTensor& tensor, int64_t offset) {
+  return tensor.data<T>()[CheckedOffset(tensor, offset)];
+}
+
+template <typename T>
+void SetElement(LoDTensor& tensor, int64_t offset, T value) {
+  (void)tensor.data<T>();  // checks that it has such elements
+  tensor.mutable_data<T>()[CheckedOffset(tensor, offset)] = value;
+}
+
 bool HasValidLoD(const LoDTensor& tensor) {
   try {
     CheckLoD(tensor.lod(), Rows(tensor));
@@ -175,6 +192,12 @@ void BindTensor(py::module_& m) {
       .def(
           "_set_dims", [](LoDTensor& self, const DDim& dims) { self.Resize(dims); }, py::arg("dims"),
           "Gives it dims; its elements have to be allocated or set then.")
+      .def(
+          "_get_dims", [](const LoDTensor& self) { return self.dims(); }, "Its dims.")
+      .def("_get_float_element", &Element<float>, py::arg("offset"), "An element of float32, by its place in memory.")
+      .def("_get_double_element", &Element<double>, py::arg("offset"), "The same of float64.")
+      .def("_set_float_element", &SetElement<float>, py::arg("offset"), py::arg("value"), "Sets an element of float32.")
+      .def("_set_double_element", &SetElement<double>, py::arg("offset"), py::arg("value"), "The same of float64.")
       .def(
           "_alloc_float", [](LoDTensor& self, const py::object& /*place*/) { Allocate<float>(&self); },
           py::arg("place") = py::none(), "Gives it zeros of float32.")

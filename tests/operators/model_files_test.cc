@@ -196,6 +196,27 @@ TEST_F(ModelFilesTest, FeedsAndFetchesAreInTheOrderGiven) {
   EXPECT_EQ(model.fetches, (std::vector<std::string>{sum, net_.probabilities}));
 }
 
+TEST_F(ModelFilesTest, WhatIsFedDoesNotPersist) {
+  SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities}, scope_, folder_ / "model");
+  const auto expected = Infer(LoadInferenceModel(folder_ / "model", &scope_), &scope_);
+  net_.main().block(0).MutableVar("x").persistable = true;
+  SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities}, scope_, folder_ / "kept");
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "x"));
+  EXPECT_EQ(Infer(LoadInferenceModel(folder_ / "kept", &scope_), &scope_), expected);
+
+  // As Fluid saves it: the feed persists, and has a file.
+  ProgramDesc saved(*LoadProgram(folder_ / "model" / "__model__"));
+  saved.block(0).MutableVar("x").persistable = true;
+  SaveProgram(saved, folder_ / "model" / "__model__");
+  Scope fed(&scope_);
+  LoDTensor* x = fed.Var("x")->GetMutable<LoDTensor>();
+  x->Resize({1, 2});
+  std::fill_n(x->mutable_data<float>(), 2, 7.0F);
+  SavePersistables(saved, fed, folder_ / "model");
+  SaveProgram(saved, folder_ / "model" / "__model__");
+  EXPECT_EQ(Infer(LoadInferenceModel(folder_ / "model", &scope_), &scope_), expected);
+}
+
 TEST_F(ModelFilesTest, RefusesWhatIsNoModel) {
   EXPECT_THROW(SaveInferenceModel(net_.main(), {"x"}, {}, scope_, folder_), InvalidArgument);
   EXPECT_THROW(SaveInferenceModel(net_.main(), {"x"}, {"nowhere"}, scope_, folder_), NotFound);

@@ -435,4 +435,7 @@ def load_inference_model(
         selected = _select(program, None, is_persistable)
         values = _read(dirname, params_filename, selected)
     _put(selected, values, global_scope())
-    return program, _in_columns(program, "feed"), [program.global_block().var(name) for name in fetches]
+    feeds = _in_columns(program, "feed")
+    for name in feeds:
+        program.global_block().var(name).persistable = False  # a file of Fluid's has the values of feeds, too
+    return program, feeds, [program.global_block().var(name) for name in fetches]

@@ -148,9 +148,10 @@ class LayerHelper:
         **declared: Any,
     ) -> Variable:
         """A variable of the root block that is not trained; ``init`` gives it a value in the startup program. Other
-        arguments as of ``Block.create_var``.
+        arguments as of ``Block.create_var``. Without a name it gets the one that programs, and files, of Fluid's have
+        for it: ``_generated_var_0``, and so on.
         """
-        name = unique_name.generate(f"{self.name}.tmp") if name is None else name
+        name = unique_name.generate("_generated_var") if name is None else name
         variable = self.main_program.global_block().create_var(
             name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
         )

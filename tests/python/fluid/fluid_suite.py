@@ -335,16 +335,6 @@ def _install() -> None:
         (fluid.backward, {"_append_grad_suffix_": lambda name: name + "@GRAD"}),
     ):
         module.__dict__.update(names)
-
-    def element(tensor: core.LoDTensor, at: int) -> float:
-        return float(np.asarray(tensor).reshape(-1)[at])
-
-    def set_element(tensor: core.LoDTensor, at: int, value: float) -> None:
-        np.asarray(tensor).reshape(-1)[at] = value
-
-    for kind in ("float", "double"):
-        setattr(core.LoDTensor, f"_get_{kind}_element", element)
-        setattr(core.LoDTensor, f"_set_{kind}_element", set_element)
     np.__dict__.update({"int": int, "float": float, "bool": bool, "product": np.prod})  # NumPy 1.19 had them
 
 

@@ -187,6 +187,26 @@ def test_a_tensor_may_be_given_dims_and_zeros(kind: str, dtype: str) -> None:
     np.testing.assert_array_equal(tensor, np.zeros((3, 4)))
 
 
+@pytest.mark.parametrize(("kind", "dtype", "other"), [("float", "float32", "double"), ("double", "float64", "float")])
+def test_elements_are_read_and_set_one_by_one(kind: str, dtype: str, other: str) -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.arange(6, dtype=dtype).reshape(2, 3))
+    assert tensor._get_dims() == [2, 3]
+    get, put = (getattr(tensor, f"_{verb}_{kind}_element") for verb in ("get", "set"))
+    assert [get(at) for at in range(6)] == list(range(6))
+    put(4, 0.5)
+    np.testing.assert_array_equal(tensor, [[0, 1, 2], [3, 0.5, 5]])
+    for at in (-1, 6):
+        with pytest.raises(IndexError, match=f"element {at} of a tensor of 6"):
+            get(at)
+        with pytest.raises(IndexError):
+            put(at, 1.0)
+    for wrong in (lambda: getattr(tensor, f"_get_{other}_element")(0), lambda: fluid.LoDTensor()._get_float_element(0)):
+        with pytest.raises((TypeError, RuntimeError)):
+            wrong()
+    with pytest.raises(TypeError):
+        getattr(tensor, f"_set_{other}_element")(0, 1.0)
+
+
 def test_a_variable_may_hold_a_number() -> None:
     variable = fluid.Scope().var("count")
     assert not variable.is_int()

@@ -125,6 +125,29 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path, filename:
         fluid.io.save_params("exe", str(tmp_path))
 
 
+def test_a_model_is_fed_what_persisted_while_it_was_trained(exe: fluid.Executor, tmp_path: Path) -> None:
+    x = fluid.data("x", [None, 2])
+    x.persistable = True
+    out = fluid.layers.scale(x, 2.0)
+    exe.run(feed={"x": np.ones((1, 2), np.float32)}, fetch_list=[out])
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["__model__"]
+    for _ in range(2):
+        loaded, feeds, outs = fluid.io.load_inference_model(str(tmp_path), exe)
+        for value in (3, 4):
+            assert exe.run(loaded, {feeds[0]: np.full((1, 2), value, np.float32)}, outs)[0].tolist() == [
+                [2 * value] * 2
+            ]
+        # As Fluid saves it: feeds persist, and have files.
+        (tmp_path / "__model__").write_bytes(_persisting(loaded, "x"))
+        fluid.io.save_vars(exe, str(tmp_path), vars=["x"])
+
+
+def _persisting(program: fluid.Program, name: str) -> bytes:
+    program.global_block().var(name).persistable = True
+    return program.serialize_to_string()
+
+
 def test_a_persistable_result_is_loaded_whatever_its_shape_was(exe: fluid.Executor, tmp_path: Path) -> None:
     """A detector's masks, say, which a program keeps and a branch without objects gives another shape."""
     x = fluid.data("x", [None, 2])

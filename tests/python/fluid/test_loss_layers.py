@@ -135,6 +135,12 @@ def test_auc(exe: fluid.Executor) -> None:
         [float(a[0]) for a in exe.run(feed=feed, fetch_list=[everything, last])] for feed in (good, good, bad, bad, bad)
     ]
     np.testing.assert_allclose(got, [[1, 1], [1, 1], [2 / 3, 0.5], [0.5, 0], [0.4, 0]])
+    # Programs of Fluid's begin anew by these names.
+    assert [histogram.name for histogram in histograms] == [f"_generated_var_{i}" for i in range(4)]
+    for name in ("_generated_var_2", "_generated_var_3"):
+        histogram = fluid.global_scope().find_var(name).get_tensor()
+        histogram.set(np.zeros(histogram.shape(), np.int64))
+    assert exe.run(feed=good, fetch_list=[everything])[0] == 1
 
 
 def test_metrics_of_tags_and_pixels(exe: fluid.Executor) -> None:

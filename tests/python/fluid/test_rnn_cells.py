@@ -219,17 +219,24 @@ def test_beam_search(exe: fluid.Executor, time_major: bool) -> None:
     init = fluid.data("init", [None, HIDDEN])
     # Large weights, so that some beams end before others.
     large = fluid.initializer.Normal(0.0, 1.5)
+    given = []
+
+    def logits(x: Variable) -> Variable:
+        given.append(x.shape)
+        return layers.fc(x, TOKENS, 2, param_attr=fluid.ParamAttr("out.w", large), bias_attr="out.b")
+
     decoder = layers.BeamSearchDecoder(
         cell,
         START,
         END,
         BEAMS,
         embedding_fn=lambda ids: fluid.embedding(ids, [TOKENS, WIDTH], param_attr=fluid.ParamAttr("table", large)),
-        output_fn=lambda x: layers.fc(x, TOKENS, param_attr=fluid.ParamAttr("out.w", large), bias_attr="out.b"),
+        output_fn=logits,
     )
     ids, states, lengths = layers.dynamic_decode(
         decoder, init, max_step_num=6, output_time_major=time_major, return_length=True
     )
+    assert given == [(-1, BEAMS, HIDDEN)]
     exe.run(fluid.default_startup_program())
     h = RNG.normal(size=(4, HIDDEN)).astype(np.float32)
     got, scores, ended_at = exe.run(feed={"init": h}, fetch_list=[ids, states.log_probs, lengths])

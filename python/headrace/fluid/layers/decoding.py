@@ -115,7 +115,8 @@ class BeamSearchDecoder(Decoder):
         cell = layers.GRUCell(hidden_size=128)
         decoder = layers.BeamSearchDecoder(
             cell, start_token=0, end_token=1, beam_size=4,
-            embedding_fn=lambda ids: layers.embedding(ids, [1000, 64]), output_fn=lambda x: layers.fc(x, 1000))
+            embedding_fn=lambda ids: layers.embedding(ids, [1000, 64]),
+            output_fn=lambda x: layers.fc(x, 1000, num_flatten_dims=2))
         outputs, states = layers.dynamic_decode(decoder, inits=encoder_state, max_step_num=50)
 
     ``dynamic_decode`` gives the tokens of the beams, best first, int64 [N, steps, beam_size].
@@ -125,7 +126,8 @@ class BeamSearchDecoder(Decoder):
             ``tile_beam_merge_with_batch``.
         start_token, end_token: the first input; the token that ends a sequence.
         embedding_fn: int64 [N, beam_size] → the cell's inputs, [N, beam_size, ...]; None: the tokens are the inputs.
-        output_fn: the cell's outputs → logits of all tokens, [N · beam_size, tokens]; None: they are the logits.
+        output_fn: the cell's outputs, [N, beam_size, ...] → logits of all tokens, [N, beam_size, tokens]; None: they
+            are the logits.
     """
 
     class OutputWrapper(NamedTuple):
@@ -195,7 +197,8 @@ class BeamSearchDecoder(Decoder):
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
         merged = map_structure(_merged, inputs)
-        logits, cell_states = self.cell(merged, states.cell_states, **kwargs)
+        outputs, cell_states = self.cell(merged, states.cell_states, **kwargs)
+        logits = map_structure(self._split, outputs)
         if self.output_fn is not None:
             logits = self.output_fn(logits)
         tokens = logits.shape[-1]
@@ -207,7 +210,7 @@ class BeamSearchDecoder(Decoder):
         ended = cast(states.finished, "float32")
         end_only = np.full(tokens, _NEVER, np.float32)
         end_only[self.end_token] = 0.0
-        step_log_probs = self._split(log_softmax(logits))
+        step_log_probs = log_softmax(logits)
         step_log_probs = elementwise_mul(step_log_probs, 1.0 - ended, axis=0) + elementwise_mul(
             expand(reshape(ended, [-1, self.beam_size, 1]), [1, 1, tokens]), assign(end_only), axis=2
         )

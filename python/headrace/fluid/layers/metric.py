@@ -62,12 +62,9 @@ def auc(
     inputs = {"Predict": check_variable(input, "input", "auc"), "Label": check_variable(label, "label", "auc")}
     zero = initializer.Constant(0.0)
     areas, histograms = [], []
-    for steps, what in ((slide_steps, "batch"), (0, "all")):
+    for steps in (slide_steps, 0):
         size = (1 + steps) * (num_thresholds + 1) + (1 if steps else 0)
-        positive, negative = (
-            helper.create_global_variable(f"{helper.name}.{what}.{sign}", [1, size], "int64", zero)
-            for sign in ("positive", "negative")
-        )
+        positive, negative = (helper.create_global_variable(None, [1, size], "int64", zero) for _ in range(2))
         area = helper.create_variable("float64", stop_gradient=True)
         helper.append_op(
             {**inputs, "StatPos": positive, "StatNeg": negative},
