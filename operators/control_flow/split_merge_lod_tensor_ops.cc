@@ -50,6 +50,8 @@ void WriteMasked(const LoDTensor& x, const bool* mask, size_t units, size_t leve
     }
   }
   WritePieces(pieces, x, out);
+  // Where no sequence belongs, there are as many as in `x`, but empty: operators expect one for each image, say.
+  if (pieces.empty() && lod.size() == 1) lod[0].assign(units + 1, 0);
   out->set_lod(std::move(lod));
 }
 
@@ -87,11 +89,19 @@ void MergeByMaskKernel(const ExecutionContext& ctx) {
   const LoDTensor* inputs[] = {&ctx.Input("InFalse"), &ctx.Input("InTrue")};
   const auto units = static_cast<size_t>(ctx.Input("Mask").numel());
   const bool* mask = MaskOf(ctx, units);
-  HR_ENFORCE(inputs[0]->lod_level() == inputs[1]->lod_level(), InvalidArgument, "inputs InTrue and InFalse: expected ",
-             "as many levels of LoD, got ", inputs[1]->lod_level(), " and ", inputs[0]->lod_level());
-  const size_t available[] = {NumUnits(*inputs[0], 0), NumUnits(*inputs[1], 0)};
+  const auto trues = static_cast<size_t>(std::count(mask, mask + units, true));
+  // Of a side without elements in Mask, nothing but that it has no rows counts.
+  const auto is_passed_over = [&](size_t side) {
+    return (side == 1 ? trues : units - trues) == 0 && !inputs[side]->dims().empty() && inputs[side]->dims()[0] == 0;
+  };
+  const bool passed_over[] = {is_passed_over(0), is_passed_over(1)};
+  HR_ENFORCE(passed_over[0] || passed_over[1] || inputs[0]->lod_level() == inputs[1]->lod_level(), InvalidArgument,
+             "inputs InTrue and InFalse: expected as many levels of LoD, got ", inputs[1]->lod_level(), " and ",
+             inputs[0]->lod_level());
+  const size_t available[] = {passed_over[0] ? 0 : NumUnits(*inputs[0], 0),
+                              passed_over[1] ? 0 : NumUnits(*inputs[1], 0)};
   size_t used[] = {0, 0};
-  LoD lod = NoUnits(*inputs[0], 0);
+  LoD lod = NoUnits(*inputs[passed_over[0] ? 1 : 0], 0);
   PoolVector<Piece> pieces;
   pieces.reserve(units);
   for (size_t i = 0; i < units; ++i) {
@@ -203,7 +213,8 @@ HEADRACE_REGISTER_OP(merge_lod_tensor)
       // The kernel compares their rows: it takes what has none, whatever its dims are, and the branch that a program
       // does not choose need not be declared like the other one.
       EnforceRankAtLeast(ctx, "InFalse", 1);
-      SetAnyRows(ctx, "Out", "InTrue", ctx.Attr<int32_t>("level"));
+      const bool is_deeper = ctx.InputLoDLevel("InFalse") > ctx.InputLoDLevel("InTrue");
+      SetAnyRows(ctx, "Out", is_deeper ? "InFalse" : "InTrue", ctx.Attr<int32_t>("level"));
     })
     .With(KernelForAllTypes, MergeByMaskKernel)
     .Gradient(

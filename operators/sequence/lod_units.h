@@ -1,7 +1,6 @@
 // The parts of a tensor that a level of its LoD makes: sequences of that level, or rows beyond the deepest.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,14 +19,9 @@ struct RowRange {
   size_t size() const { return end - begin; }
 };
 
-// How many units level `level` has. Throws InvalidArgument unless `x` has rows and a well-formed LoD, or no rows and
-// that of NoUnits.
+// How many units level `level` has. Throws InvalidArgument unless `x` has rows and a well-formed LoD.
 inline size_t NumUnits(const LoDTensor& x, size_t level) {
   HR_ENFORCE(!x.dims().empty(), InvalidArgument, "expected a tensor with rows, got a scalar");
-  const auto is_empty = [](const LoDOffsets& offsets) { return offsets.size() == 1 && offsets[0] == 0; };
-  if (x.dims()[0] == 0 && !x.lod().empty() && std::all_of(x.lod().begin(), x.lod().end(), is_empty)) {
-    return 0;
-  }
   CheckLoD(x.lod(), x.dims()[0]);
   return level < x.lod().size() ? x.lod()[level].size() - 1 : static_cast<size_t>(x.dims()[0]);
 }

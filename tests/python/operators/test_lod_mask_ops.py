@@ -67,6 +67,37 @@ def test_a_branch_that_no_sequence_takes(taken: bool) -> None:
     np.testing.assert_allclose(np.array(out), ROWS.astype(np.float32) * (2 if taken else 3))
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_without_sequences_may_do_what_needs_them(taken: bool) -> None:
+    """As a detector's masks do, for which there are no objects: a factor for each image, expanded to its objects."""
+    x = fluid.data("x", [None, 3], lod_level=1)
+    choice = fluid.layers.IfElse(fluid.data("mask", [None, 1], "bool"))
+    with choice.true_block():
+        choice.output(choice.input(x))
+    with choice.false_block():
+        rows = choice.input(x)
+        factors = fluid.layers.sequence_expand(fluid.data("factor", [None, 1]), rows)
+        choice.output(rows * factors)
+    feed = {
+        "x": fluid.create_lod_tensor(ROWS.astype(np.float32), [[3, 1]]),
+        "mask": np.full((2, 1), taken),
+        "factor": np.array([[2], [5]], np.float32),
+    }
+    (out,) = fluid.Executor().run(feed=feed, fetch_list=choice(), return_numpy=False)
+    factors = np.ones((4, 1)) if taken else np.array([[2], [2], [2], [5]])
+    np.testing.assert_allclose(np.array(out), ROWS.astype(np.float32) * factors, rtol=1e-6)
+    assert out.recursive_sequence_lengths() == [[3, 1]]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_side_that_nothing_takes_needs_no_lod(taken: bool) -> None:
+    x = (ROWS, [[3, 1]])
+    sides = {"InTrue": x, "InFalse": ROWS[:0]} if taken else {"InTrue": ROWS[:0], "InFalse": x}
+    OpTest(
+        "merge_lod_tensor", {"X": x, "Mask": np.full((2, 1), taken), **sides}, {"level": 0}, {"Out": x}
+    ).check_outputs()
+
+
 def test_levels_and_masks_that_do_not_fit_are_refused() -> None:
     mask = np.array([[True], [False], [True]])
     inputs: dict[str, Any] = {"X": (ROWS, [[1, 2, 1]]), "Mask": mask}
