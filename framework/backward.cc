@@ -65,6 +65,10 @@ struct Step {
   std::map<std::string, StepsGradient::Made> made;
 };
 
+// What a variable that a gradient maker made up is computed from: values alone, gradients, or gradients that there are
+// not, so that there is no such variable either.
+enum class MadeUp { kOfValues, kOfGradients, kMissing };
+
 // Plans the gradient of one block and then appends it.
 class BlockPass {
  public:
@@ -107,6 +111,7 @@ class BlockPass {
 
   void PlanOperator(size_t index);
   void PlanGradient(size_t index, OpDesc gradient);
+  void DropUnreadSteps(size_t begin);
   // The pass of a step of `block`, which operator `index` runs: see PropagateInfluence and Plan.
   std::shared_ptr<BlockPass> PlannedStep(BlockDesc& block, size_t index, const Names& own, const Names& given) const;
   void PlanBlock(size_t index, const BlockDesc& inner);
@@ -133,7 +138,7 @@ class BlockPass {
   ValueVersions values_;
   std::vector<bool> depends_;  // whether an operator reads what is influenced
   std::vector<Step> steps_;
-  Names made_up_;                                // by gradient makers, for their own use
+  std::map<std::string, MadeUp> made_up_;        // by gradient makers, for their own use
   std::map<std::string, size_t> contributions_;  // key → how many operators contribute to its gradient
 
   BlockDesc* to_ = nullptr;
@@ -223,8 +228,28 @@ void BlockPass::PlanOperator(size_t index) {
   const bool writes_array = std::any_of(access.writes.begin(), access.writes.end(),
                                         [this](const std::string& name) { return IsArray(block_, name); });
   const GradientMaker& maker = writes_array && info.array_gradient != nullptr ? info.array_gradient : info.gradient;
+  const size_t begin = steps_.size();
   for (OpDesc& gradient : maker(op)) {
     PlanGradient(index, std::move(gradient));
+  }
+  DropUnreadSteps(begin);
+}
+
+// Of the steps from `begin` on, those that make nothing but what gradient makers made up, for none of those behind.
+void BlockPass::DropUnreadSteps(size_t begin) {
+  Names read;
+  for (size_t i = steps_.size(); i-- > begin;) {
+    const Step& step = steps_[i];
+    const bool is_read = std::any_of(step.renamed_outputs.begin(), step.renamed_outputs.end(), [&](const auto& output) {
+      return !output.second.empty() || read.contains(output.first);
+    });
+    if (!is_read) {
+      steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    for (const auto& [slot, names] : step.op.inputs) {
+      read.insert(names.begin(), names.end());
+    }
   }
 }
 
@@ -256,24 +281,39 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
     }
   }
   Step step;
+  bool takes_gradients = false;
+  bool has_gradients = false;
   for (auto& [slot, names] : gradient.inputs) {
     for (std::string& name : names) {
       const auto it = output_gradients.find(name);
+      const auto made_up = made_up_.find(name);
       if (name == kEmptyVarName) {
         continue;
       }
-      if (it == output_gradients.end() && !made_up_.contains(name)) {
+      if (it == output_gradients.end() && made_up == made_up_.end()) {
         name = values_.SavedValue(name, index, Contains(op_outputs, name) && !Contains(op.Input(slot), name));
-      } else if (it == output_gradients.end()) {
+        continue;
+      }
+      bool exists = true;
+      if (it == output_gradients.end()) {
+        exists = made_up->second != MadeUp::kMissing;
         step.renamed_inputs.emplace(name, "");
-      } else if (const std::string key = values_.KeyAfter(it->second, index);
-                 contributions_.contains(key) || (IsArray(block_, it->second) && influenced_.contains(it->second))) {
-        step.renamed_inputs.emplace(name, key);
       } else {
+        const std::string key = values_.KeyAfter(it->second, index);
+        exists = contributions_.contains(key) || (IsArray(block_, it->second) && influenced_.contains(it->second));
+        step.renamed_inputs.emplace(name, key);
+      }
+      if (it != output_gradients.end() || made_up->second != MadeUp::kOfValues) {
+        takes_gradients = true;
+        has_gradients = has_gradients || exists;
+      }
+      if (!exists) {
         name = kEmptyVarName;
       }
     }
   }
+  // Gradients are linear in those that they are computed from.
+  const bool is_zero = takes_gradients && !has_gradients;
   // A slot of missing gradients only counts as absent, so that the operator may leave it undeclared.
   std::erase_if(gradient.inputs, [](const auto& slot) {
     return std::all_of(slot.second.begin(), slot.second.end(), [](const auto& name) { return name == kEmptyVarName; });
@@ -286,7 +326,7 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
         continue;
       }
       if (it == input_gradients.end()) {
-        made_up_.insert(name);
+        made_up_[name] = is_zero ? MadeUp::kMissing : takes_gradients ? MadeUp::kOfGradients : MadeUp::kOfValues;
         step.renamed_outputs.emplace(name, "");
       } else if (influenced_.contains(it->second)) {
         contributes.push_back(it->second);
@@ -299,7 +339,7 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
   const bool useful = std::any_of(gradient.outputs.begin(), gradient.outputs.end(), [](const auto& slot) {
     return std::any_of(slot.second.begin(), slot.second.end(), [](const auto& name) { return name != kEmptyVarName; });
   });
-  if (!useful) {
+  if (!useful || is_zero) {
     return;
   }
   for (const std::string& name : contributes) {
