@@ -12,6 +12,7 @@
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/chunk_math.h"
 #include "operators/math/element_loop.h"
@@ -21,6 +22,20 @@ namespace {
 
 // What the derivative of an activation is written in: its result, which lets the input go, or its input.
 enum class Needs { kOut, kX };
+
+// How a derivative d/dX depends in turn on what it is written in, v.
+struct Slope {
+  enum class Kind {
+    kUnsaid,  // the gradient operator has no gradient
+    kLinear,  // its derivative by v is factor · v + summand
+    kPower,   // it is proportional to v to the power of factor, and v is not 0
+  };
+  Kind kind = Kind::kUnsaid;
+  double factor = 0;
+  double summand = 0;
+};
+// Zero almost everywhere.
+constexpr Slope kFlat{Slope::Kind::kLinear, 0, 0};
 
 // An attribute, a number.
 struct Parameter {
@@ -111,6 +126,32 @@ void InferActivationGrad(InferShapeContext& ctx) {
   SetOutput(ctx, "X@GRAD", ctx.InputDim(slot), ctx.InputType(slot));
 }
 
+// With d = Out@GRAD, v what the derivative f(v) is written in, and U the gradient of X@GRAD = d · f(v): that of d is
+// U · f(v), that of v is U · d · f'(v).
+GradientMaker GradientOfActivationGrad(const std::string& from, const Slope& slope) {
+  if (slope.kind == Slope::Kind::kUnsaid) {
+    return nullptr;
+  }
+  return [=](const OpDesc& op) {
+    GradientTerms terms(op);
+    const std::string u = terms.Given("X@GRAD");
+    const std::string v = terms.Value(from);
+    const std::string to = terms.Wanted(from);
+    terms.Add(op.type, {{from, v}, {"Out@GRAD", u}}, {{"X@GRAD", terms.Wanted("Out@GRAD")}}, terms.Attrs());
+    if (slope.kind == Slope::Kind::kPower) {
+      const std::string quotient = terms.Make("elementwise_div", {{"X", terms.Value("X@GRAD")}, {"Y", v}}, "Out");
+      terms.AddScaled(terms.Product(quotient, u), slope.factor, to);
+    } else if (slope.factor != 0) {
+      const std::string factor =
+          terms.Make("scale", {{"X", v}}, "Out", {{"scale", slope.factor}, {"bias", slope.summand}});
+      terms.Add("elementwise_mul", {{"X", terms.Product(terms.Value("Out@GRAD"), u)}, {"Y", factor}}, {{"Out", to}});
+    } else if (slope.summand != 0) {
+      terms.AddScaled(terms.Product(terms.Value("Out@GRAD"), u), slope.summand, to);
+    }
+    return terms.Take();
+  };
+}
+
 OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
     (void)More(op).Attr<double>(parameter.name.ToString(), parameter.comment, parameter.default_value);
@@ -121,7 +162,7 @@ OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters
 // `function`(x, values), `derivative`(x or out, values): of an element, or, in OfChunks, of a chunk.
 template <typename Function, typename Derivative>
 void Register(const std::string& type, const std::string& formula, Function function, Needs needs,
-              Derivative derivative, const std::vector<Parameter>& parameters = {}) {
+              Derivative derivative, const std::vector<Parameter>& parameters = {}, const Slope& slope = {}) {
   const bool needs_out = needs == Needs::kOut;
   GradientUses uses;
   (needs_out ? uses.outputs : uses.inputs) = {needs_out ? "Out" : "X"};
@@ -148,6 +189,7 @@ void Register(const std::string& type, const std::string& formula, Function func
           [=](const ExecutionContext& ctx) { RunActivationGrad<float>(ctx, parameters, needs, derivative); })
       .template Kernel<double>(
           [=](const ExecutionContext& ctx) { RunActivationGrad<double>(ctx, parameters, needs, derivative); })
+      .Gradient(GradientOfActivationGrad(needs_out ? "Out" : "X", slope))
       .Register();
 }
 
@@ -173,41 +215,42 @@ Chunk<T> NormalDensity(const Chunk<T>& x) {
 HEADRACE_REGISTER_OPS(polynomials) {
   Register(
       "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
-      [](auto out, auto) { return decltype(out)(out > 0); });
+      [](auto out, auto) { return decltype(out)(out > 0); }, {}, kFlat);
   Register(
       "leaky_relu", "max(X, alpha * X)", [](auto x, auto v) { return std::max(x, v.a * x); }, Needs::kX,
       // Fluid's gradient is that of an alpha of at most 1 in any case. This is that of the result.
       [](auto x, auto v) { return (x < 0) == (v.a <= 1) ? v.a : decltype(x)(1); },
-      {{"alpha", "slope for negative elements, or, above 1, for positive ones", 0.02}});
+      {{"alpha", "slope for negative elements, or, above 1, for positive ones", 0.02}}, kFlat);
   Register(
       "relu6", "X, not less than 0 and not more than threshold",
       [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,
-      [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); },
-      {{"threshold", "the greatest result", 6.0}});
+      [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); }, {{"threshold", "the greatest result", 6.0}},
+      kFlat);
   Register(
       "brelu", "X, not less than t_min and not more than t_max", [](auto x, auto v) { return Clip(x, v.a, v.b); },
       Needs::kX, [](auto x, auto v) { return decltype(x)(x > v.a && x < v.b); },
-      {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}});
+      {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}}, kFlat);
   Register(
       "thresholded_relu", "X where X > threshold, else 0",
       [](auto x, auto v) { return x > v.a || std::isnan(x) ? x : decltype(x)(0); }, Needs::kX,
-      [](auto x, auto v) { return decltype(x)(x > v.a); }, {{"threshold", "what X has to exceed", 1.0}});
+      [](auto x, auto v) { return decltype(x)(x > v.a); }, {{"threshold", "what X has to exceed", 1.0}}, kFlat);
   Register(
       "hard_shrink", "X where |X| > threshold, else 0",
       [](auto x, auto v) { return std::abs(x) <= v.a ? decltype(x)(0) : x; }, Needs::kX,
-      [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); }, {{"threshold", "what |X| has to exceed", 0.5}});
+      [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); }, {{"threshold", "what |X| has to exceed", 0.5}},
+      kFlat);
   Register(
       "softshrink", "X - lambda where X > lambda, X + lambda where X < -lambda, else 0",
       [](auto x, auto v) {
         return x > v.a ? x - v.a : x < -v.a ? x + v.a : std::isnan(x) ? x : decltype(x)(0);
       },
       Needs::kX, [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
-      {{"lambda", "what |X| has to exceed", 0.5}});
+      {{"lambda", "what |X| has to exceed", 0.5}}, kFlat);
   Register(
       "hard_sigmoid", "slope * X + offset, not less than 0 and not more than 1",
       [](auto x, auto v) { return Clip(v.a * x + v.b, decltype(x)(0), decltype(x)(1)); }, Needs::kOut,
       [](auto out, auto v) { return out > 0 && out < 1 ? v.a : decltype(out)(0); },
-      {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}});
+      {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}}, kFlat);
   Register(
       "hard_swish", "X * (X + offset, not less than 0 and not more than threshold) / scale (A. Howard et al., 2019)",
       [](auto x, auto v) { return x * Clip(x + v.c, decltype(x)(0), v.a) / v.b; }, Needs::kX,
@@ -218,20 +261,22 @@ HEADRACE_REGISTER_OPS(polynomials) {
       {{"threshold", "the greatest X + offset", 6.0}, {"scale", "divisor", 6.0}, {"offset", "added to X", 3.0}});
   Register(
       "abs", "|X|", [](auto x, auto) { return std::abs(x); }, Needs::kX,
-      [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); });
+      [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); }, {}, kFlat);
   Register(
       "sign", "-1, 0 or 1; the derivative is 0",
       [](auto x, auto) { return std::isnan(x) ? x : decltype(x)((x > 0) - (x < 0)); }, Needs::kX, kZero);
-  Register("square", "X * X", [](auto x, auto) { return x * x; }, Needs::kX, [](auto x, auto) { return 2 * x; });
+  Register(
+      "square", "X * X", [](auto x, auto) { return x * x; }, Needs::kX, [](auto x, auto) { return 2 * x; }, {},
+      {Slope::Kind::kLinear, 0, 2});
   Register(
       "sqrt", "The square root", [](auto x, auto) { return std::sqrt(x); }, Needs::kOut,
-      [](auto out, auto) { return decltype(out)(0.5) / out; });
+      [](auto out, auto) { return decltype(out)(0.5) / out; }, {}, {Slope::Kind::kPower, -1});
   Register(
       "rsqrt", "One over the square root", [](auto x, auto) { return 1 / std::sqrt(x); }, Needs::kOut,
-      [](auto out, auto) { return decltype(out)(-0.5) * out * out * out; });
+      [](auto out, auto) { return decltype(out)(-0.5) * out * out * out; }, {}, {Slope::Kind::kPower, 3});
   Register(
-      "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut,
-      [](auto out, auto) { return -out * out; });
+      "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut, [](auto out, auto) { return -out * out; },
+      {}, {Slope::Kind::kPower, 2});
   Register(
       "ceil", "The least integer that is not less; the derivative is 0", [](auto x, auto) { return std::ceil(x); },
       Needs::kX, kZero);
@@ -250,13 +295,13 @@ HEADRACE_REGISTER_OPS(polynomials) {
 
 HEADRACE_REGISTER_OPS(exponentials) {
   Register("sigmoid", "1 / (1 + exp(-X))", OfChunks{[](const auto& x, auto) { return ChunkSigmoid(x); }}, Needs::kOut,
-           [](auto out, auto) { return out * (1 - out); });
+           [](auto out, auto) { return out * (1 - out); }, {}, {Slope::Kind::kLinear, -2, 1});
   Register("tanh", "The hyperbolic tangent", OfChunks{[](const auto& x, auto) { return ChunkTanh(x); }}, Needs::kOut,
-           [](auto out, auto) { return 1 - out * out; });
+           [](auto out, auto) { return 1 - out * out; }, {}, {Slope::Kind::kLinear, -2, 0});
   Register("exp", "e to the power of X", OfChunks{[](const auto& x, auto) { return ChunkExp(x); }}, Needs::kOut,
-           [](auto out, auto) { return out; });
+           [](auto out, auto) { return out; }, {}, {Slope::Kind::kLinear, 0, 1});
   Register("log", "The natural logarithm", OfChunks{[](const auto& x, auto) { return ChunkLog(x); }}, Needs::kX,
-           [](auto x, auto) { return 1 / x; });
+           [](auto x, auto) { return 1 / x; }, {}, {Slope::Kind::kPower, -1});
   Register("logsigmoid", "log(1 / (1 + exp(-X)))",
            OfChunks{[](const auto& x, auto) { return (-ChunkSoftplus((-x).eval())).eval(); }}, Needs::kX,
            OfChunks{[](const auto& x, auto) { return ChunkSigmoid((-x).eval()); }});

@@ -6,6 +6,7 @@
 
 #include "framework/thread_pool.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/convolution/depthwise.h"
 #include "operators/convolution/im2col.h"
@@ -456,6 +457,7 @@ void RegisterConv(const std::string& type, size_t dimensions, const std::string&
       })
       .Kernel<float>(bind(kind.gradient_of_float))
       .Kernel<double>(bind(kind.gradient_of_double))
+      .Gradient(GradientOfBilinear(type, "Input", "Filter", "Output"))
       .Register();
 }
 

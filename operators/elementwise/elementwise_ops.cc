@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/elementwise/elementwise.h"
 #include "operators/elementwise/elementwise_functions.h"
@@ -126,6 +128,60 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
 template <typename Operation>
 constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 
+// The gradients U of X@GRAD and V of Y@GRAD give that of Out@GRAD: U + V or U - V.
+std::vector<OpDesc> SumGradGradient(const std::string& type, const OpDesc& op) {
+  GradientTerms terms(op);
+  const std::string to = terms.Wanted("Out@GRAD");
+  terms.Add("assign", {{"X", terms.Given("X@GRAD")}}, {{"Out", to}});
+  const std::string zeros = terms.Make("fill_zeros_like", {{"X", terms.Value("Out@GRAD")}}, "Out");
+  terms.Add(type, {{"X", zeros}, {"Y", terms.Given("Y@GRAD")}}, {{"Out", to}}, terms.Attrs());
+  return terms.Take();
+}
+
+// With d = Out@GRAD, X@GRAD = d / Y and Y@GRAD = -Σ d · X / Y². So the gradient U of X@GRAD gives U / Y by d and
+// -Σ U · d / Y² by Y; V of Y@GRAD gives -X · V / Y² by d, -d · V / Y² by X and Σ 2 d · X · V / Y³ by Y.
+std::vector<OpDesc> QuotientGradGradient(const OpDesc& op) {
+  GradientTerms terms(op);
+  const AttributeMap axis = terms.Attrs();
+  const std::string y = terms.Value("Y");
+  const std::string d = terms.Value("Out@GRAD");
+  const std::string u = terms.Given("X@GRAD");
+  const std::string v = terms.Given("Y@GRAD");
+  const std::string to = terms.Wanted("Out@GRAD");
+  const auto times = [&](const std::string& x, const std::string& by) {
+    return terms.Make("elementwise_mul", {{"X", x}, {"Y", by}}, "Out", axis);
+  };
+  const auto over_y = [&](const std::string& x) {
+    return terms.Make("elementwise_div", {{"X", x}, {"Y", y}}, "Out", axis);
+  };
+  const auto scaled = [&](const std::string& x, double factor) {
+    return terms.Make("scale", {{"X", x}}, "Out", {{"scale", factor}});
+  };
+  const auto add_by_y = [&](const std::string& x) {  // -Σ d · x / Y²
+    terms.Add("elementwise_div_grad", {{"X", x}, {"Y", y}, {"Out@GRAD", d}}, {{"Y@GRAD", terms.Wanted("Y")}}, axis);
+  };
+  terms.Add("elementwise_div", {{"X", u}, {"Y", y}}, {{"Out", to}}, axis);
+  add_by_y(u);
+  const std::string product = over_y(times(terms.Value("X"), v));
+  terms.AddScaled(over_y(product), -1, to);
+  add_by_y(scaled(product, -2));
+  terms.AddScaled(over_y(over_y(times(d, v))), -1, terms.Wanted("X"));
+  return terms.Take();
+}
+
+template <typename Operation>
+GradientMaker GradientOfElementwiseGrad(const std::string& type) {
+  if constexpr (kIsLinear<Operation>) {
+    return [type](const OpDesc& op) { return SumGradGradient(type, op); };
+  } else if constexpr (std::is_same_v<Operation, elementwise::Mul>) {
+    return GradientOfBilinear(type);
+  } else if constexpr (std::is_same_v<Operation, elementwise::Div>) {
+    return QuotientGradGradient;
+  } else {
+    return nullptr;
+  }
+}
+
 template <typename Operation>
 void Register(const std::string& name, const std::string& formula) {
   constexpr bool kTakesRows = std::is_same_v<Operation, elementwise::Mul>;
@@ -159,6 +215,7 @@ void Register(const std::string& name, const std::string& formula) {
         .InferShape(InferElementwiseGrad)
         .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
         .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
+        .Gradient(GradientOfElementwiseGrad<Operation>("elementwise_" + name))
         .Register();
   }
   More(op).Register();

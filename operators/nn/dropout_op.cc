@@ -6,6 +6,7 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
@@ -171,6 +172,7 @@ HEADRACE_REGISTER_OP(dropout_grad)
       SetOutput(ctx, "X@GRAD", ctx.InputDim("Out@GRAD"), ctx.InputType("Out@GRAD"));
     })
     .Kernel<float>(DropoutGradKernel<float>)
-    .Kernel<double>(DropoutGradKernel<double>);
+    .Kernel<double>(DropoutGradKernel<double>)
+    .Gradient(GradientOfMask({"Mask"}));
 
 }  // namespace headrace::ops

@@ -4,6 +4,7 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/gemm.h"
 #include "operators/math/tensor_size.h"
@@ -201,6 +202,7 @@ HEADRACE_REGISTER_OP(matmul_grad)
       InferGradients(ctx, {"X", "Y"});
     })
     .Kernel<float>(MatmulGradKernel<float>)
-    .Kernel<double>(MatmulGradKernel<double>);
+    .Kernel<double>(MatmulGradKernel<double>)
+    .Gradient(GradientOfBilinear("matmul"));
 
 }  // namespace headrace::ops

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "framework/op_registry.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/gemm.h"
 #include "operators/math/tensor_size.h"
@@ -108,6 +109,7 @@ HEADRACE_REGISTER_OP(mul_grad)
     .With(MulAttrs)
     .InferShape(InferMulGrad)
     .Kernel<float>(MulGradKernel<float>)
-    .Kernel<double>(MulGradKernel<double>);
+    .Kernel<double>(MulGradKernel<double>)
+    .Gradient(GradientOfBilinear("mul"));
 
 }  // namespace headrace::ops

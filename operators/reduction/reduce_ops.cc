@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "framework/op_registry.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
@@ -123,7 +124,8 @@ HEADRACE_REGISTER_OP(mean_grad)
       InferGradients(ctx, {"X"});
     })
     .Kernel<float>(MeanGradKernel<float>)
-    .Kernel<double>(MeanGradKernel<double>);
+    .Kernel<double>(MeanGradKernel<double>)
+    .Gradient(GradientOfLinear("mean"));
 
 HEADRACE_REGISTER_OP(reduce_sum)
     .Comment("The sum along some dimensions; integers wrap around.")
@@ -139,7 +141,8 @@ HEADRACE_REGISTER_OP(reduce_sum_grad)
     .Comment("Gradient of reduce_sum.")
     .With(ReduceGradSlots, kShapeOnly)
     .Kernel<float>(ReduceSumGradKernel<float>)
-    .Kernel<double>(ReduceSumGradKernel<double>);
+    .Kernel<double>(ReduceSumGradKernel<double>)
+    .Gradient(GradientOfLinear("reduce_sum"));
 
 HEADRACE_REGISTER_OP(reduce_mean)
     .Comment("The mean along some dimensions.")
@@ -153,6 +156,7 @@ HEADRACE_REGISTER_OP(reduce_mean_grad)
     .Comment("Gradient of reduce_mean.")
     .With(ReduceGradSlots, kShapeOnly)
     .Kernel<float>(ReduceMeanGradKernel<float>)
-    .Kernel<double>(ReduceMeanGradKernel<double>);
+    .Kernel<double>(ReduceMeanGradKernel<double>)
+    .Gradient(GradientOfLinear("reduce_mean"));
 
 }  // namespace headrace::ops

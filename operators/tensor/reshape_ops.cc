@@ -8,6 +8,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/op_args.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/tensor_size.h"
 
@@ -172,6 +173,15 @@ void BackwardKernel(const ExecutionContext& ctx) {
   }
 }
 
+// The gradient of X@GRAD has to get the dims of Out@GRAD, as if it were the gradient of one of `type` for an X that had
+// them. So attributes and inputs that say the dims are not needed again.
+std::vector<OpDesc> ReshapeLikeOutGradient(const std::string& type, const OpDesc& op) {
+  GradientTerms terms(op);
+  terms.Add(type + "_grad", {{"X", terms.Value("Out@GRAD")}, {"Out@GRAD", terms.Given("X@GRAD")}},
+            {{"X@GRAD", terms.Wanted("Out@GRAD")}}, terms.Attrs());
+  return terms.Take();
+}
+
 OpRegistrar&& XShapeOutput(OpRegistrar&& op) {
   return std::move(op).Output("XShape", "without elements; its dims are 0 and those of X, for the gradient",
                               kDispensable);
@@ -226,6 +236,7 @@ void Register(const std::string& type, const std::string& comment, OpRegistrar &
         .With(attrs)
         .InferShape(InferBackward)
         .With(KernelForAllTypes, BackwardKernel)
+        .Gradient([type](const OpDesc& op) { return ReshapeLikeOutGradient(type, op); })
         .Register();
   }
 }

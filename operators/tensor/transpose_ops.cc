@@ -5,6 +5,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/permute.h"
 
@@ -105,7 +106,8 @@ HEADRACE_REGISTER_OP(transpose_grad)
     .Output("X@GRAD", "dims of X")
     .With(PermutationAttr)
     .InferShape(InferPermutedGrad)
-    .With(KernelForAllTypes, PermuteGradKernel);
+    .With(KernelForAllTypes, PermuteGradKernel)
+    .Gradient(GradientOfLinear("transpose"));
 
 HEADRACE_REGISTER_OP(transpose2)
     .Comment("The dimensions in another order.")
@@ -124,6 +126,7 @@ HEADRACE_REGISTER_OP(transpose2_grad)
     .Output("X@GRAD", "dims of X")
     .With(PermutationAttr)
     .InferShape(InferPermutedGrad)
-    .With(KernelForAllTypes, PermuteGradKernel);
+    .With(KernelForAllTypes, PermuteGradKernel)
+    .Gradient(GradientOfLinear("transpose2"));
 
 }  // namespace headrace::ops
