@@ -1,11 +1,13 @@
 // instance_norm: each channel of each image normalised.
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
@@ -94,6 +96,84 @@ void InstanceNormGradKernel(const ExecutionContext& ctx) {
   }
 }
 
+// With h = (x − mean) · r, r = SavedVariance, and P(v) = v − mean(v) − h · mean(v · h) of a row, the gradient is
+// dx = scale · r · P(dy), dscale = Σ dy · h, dbias = Σ dy. So given the gradients v, u and w of these:
+//   of dy: scale · r · P(v) + u · h + w
+//   of scale: Σ v · r · P(dy)
+//   of x: r · u · P(dy) − scale · r² · (h · (mean(v · dy) − mean(v) · mean(dy) − a · b) + b · P(v) + a · P(dy)),
+//     a = mean(v · h), b = mean(dy · h), since P(q) · r is the gradient of Σ q · h by x, and −h · r² / size that of r.
+template <typename T>
+void InstanceNormGradGradKernel(const ExecutionContext& ctx) {
+  const Instances s(ctx.Input("X").dims());
+  T* dscale = ZerosOrNull<T>(ctx, "Scale@GRAD");
+  T* dx = MutableOrNull<T>(ctx, "X@GRAD");
+  T* ddy = MutableOrNull<T>(ctx, "Y@GRAD@GRAD");
+  const auto data_or_null = [&](HashedName slot) {
+    const LoDTensor* tensor = ctx.InputOrNull(slot);
+    return tensor == nullptr ? nullptr : tensor->data<T>();
+  };
+  const T* x = ctx.Input("X").data<T>();
+  const T* dy = ctx.Input("Y@GRAD").data<T>();
+  const T* scale = ctx.Input("Scale").data<T>();
+  const T* mean = ctx.Input("SavedMean").data<T>();
+  const T* inverse = ctx.Input("SavedVariance").data<T>();
+  const T* of_dx = data_or_null("X@GRAD@GRAD");
+  const T* of_dscale = data_or_null("Scale@GRAD@GRAD");
+  const T* of_dbias = data_or_null("Bias@GRAD@GRAD");
+  const auto size = static_cast<T>(s.size);
+  Tensor dots_memory;
+  T* dots = Scratch<T>(&dots_memory, s.rows);  // Σ v · P(dy) of each row
+  ParallelFor(s.rows, RowsPerBlock(16 * s.size), [=](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const T* from = x + row * s.size;
+      const T* d = dy + row * s.size;
+      const T* given = of_dx == nullptr ? nullptr : of_dx + row * s.size;
+      const T m = mean[row];
+      const T r = inverse[row];
+      const T factor = scale[row % s.channels];
+      const T u = of_dscale == nullptr ? T(0) : of_dscale[row % s.channels];
+      const T w = of_dbias == nullptr ? T(0) : of_dbias[row % s.channels];
+      const auto h = [=](int64_t i) { return (from[i] - m) * r; };
+      const auto v = [=](int64_t i) { return given == nullptr ? T(0) : given[i]; };
+      const auto mean_of = [&](auto&& value) { return SumOf<T>(s.size, value) / size; };
+      const T d_mean = mean_of([=](int64_t i) { return d[i]; });
+      const T v_mean = mean_of([=](int64_t i) { return v(i); });
+      const T a = mean_of([=](int64_t i) { return v(i) * h(i); });
+      const T b = mean_of([=](int64_t i) { return d[i] * h(i); });
+      const T covariance = mean_of([=](int64_t i) { return (v(i) - v_mean) * (d[i] - d_mean); }) - a * b;
+      dots[row] = covariance * size;
+      for (int64_t i = 0; i < s.size; ++i) {
+        const T v_part = v(i) - v_mean - h(i) * a;
+        const T d_part = d[i] - d_mean - h(i) * b;
+        if (ddy != nullptr) {
+          ddy[row * s.size + i] = factor * r * v_part + u * h(i) + w;
+        }
+        if (dx != nullptr) {
+          dx[row * s.size + i] = r * u * d_part - factor * r * r * (h(i) * covariance + b * v_part + a * d_part);
+        }
+      }
+    }
+  });
+  for (int64_t row = 0; dscale != nullptr && row < s.rows; ++row) {
+    dscale[row % s.channels] += dots[row] * inverse[row];
+  }
+}
+
+std::vector<OpDesc> InstanceNormGradGradient(const OpDesc& op) {
+  const GradientTerms terms(op);
+  OpDesc gradient{"instance_norm_grad_grad", {}, {}, op.attrs};
+  for (const char* slot : {"X", "Scale", "Bias", "SavedMean", "SavedVariance", "Y@GRAD"}) {
+    gradient.inputs[slot] = op.Input(slot);
+  }
+  for (const char* slot : {"X@GRAD", "Scale@GRAD", "Bias@GRAD"}) {
+    gradient.inputs[GradVarName(slot)] = {terms.Given(slot)};
+  }
+  for (const char* slot : {"X", "Scale", "Y@GRAD"}) {
+    gradient.outputs[GradVarName(slot)] = {terms.Wanted(slot)};
+  }
+  return {std::move(gradient)};
+}
+
 // Checks the inputs that operator and gradient share; returns the dims of the statistics.
 DDim CheckInstanceNorm(const InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 2);
@@ -104,6 +184,17 @@ DDim CheckInstanceNorm(const InferShapeContext& ctx) {
   }
   CheckScaleAndBias(ctx, x[1]);
   return {Numel(x, 0, 2)};
+}
+
+// Of its gradient and the gradient of that.
+void CheckInstanceNormGrad(const InferShapeContext& ctx) {
+  const DDim statistics = CheckInstanceNorm(ctx);
+  for (const HashedName slot : HashedNames{"SavedMean", "SavedVariance"}) {
+    EnforceDims(ctx, slot, statistics);
+    EnforceSameType(ctx, slot, "X");
+  }
+  EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
+  EnforceSameType(ctx, "Y@GRAD", "X");
 }
 
 }  // namespace
@@ -154,16 +245,44 @@ HEADRACE_REGISTER_OP(instance_norm_grad)
     .Output("Bias@GRAD", "dims of Bias", kDispensable)
     .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
     .InferShape([](InferShapeContext& ctx) {
-      const DDim statistics = CheckInstanceNorm(ctx);
-      for (const HashedName slot : HashedNames{"SavedMean", "SavedVariance"}) {
-        EnforceDims(ctx, slot, statistics);
-        EnforceSameType(ctx, slot, "X");
-      }
-      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
-      EnforceSameType(ctx, "Y@GRAD", "X");
+      CheckInstanceNormGrad(ctx);
       InferGradients(ctx, {"X", "Scale", "Bias"});
     })
     .Kernel<float>(InstanceNormGradKernel<float>)
-    .Kernel<double>(InstanceNormGradKernel<double>);
+    .Kernel<double>(InstanceNormGradKernel<double>)
+    .Gradient(InstanceNormGradGradient);
+
+HEADRACE_REGISTER_OP(instance_norm_grad_grad)
+    .Comment("Gradient of instance_norm_grad, by way of Y. A missing gradient counts as zero.")
+    .Input("X", "as in instance_norm")
+    .Input("Scale", "as in instance_norm")
+    .Input("Bias", "as in instance_norm; only its dims are used", kShapeOnly)
+    .Input("SavedMean", "as in instance_norm")
+    .Input("SavedVariance", "as in instance_norm")
+    .Input("Y@GRAD", "gradient of Y")
+    .Input("X@GRAD@GRAD", "gradient of X@GRAD", kDispensable)
+    .Input("Scale@GRAD@GRAD", "gradient of Scale@GRAD", kDispensable)
+    .Input("Bias@GRAD@GRAD", "gradient of Bias@GRAD", kDispensable)
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Scale@GRAD", "dims of Scale", kDispensable)
+    .Output("Y@GRAD@GRAD", "dims of Y", kDispensable)
+    .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
+    .InferShape([](InferShapeContext& ctx) {
+      CheckInstanceNormGrad(ctx);
+      constexpr std::pair<HashedName, HashedName> kGiven[] = {
+          {"X@GRAD@GRAD", "X"}, {"Scale@GRAD@GRAD", "Scale"}, {"Bias@GRAD@GRAD", "Bias"}};
+      for (const auto& [slot, like] : kGiven) {
+        if (ctx.HasInput(slot)) {
+          EnforceDims(ctx, slot, ctx.InputDim(like));
+          EnforceSameType(ctx, slot, "X");
+        }
+      }
+      InferGradients(ctx, {"X", "Scale"});
+      if (ctx.HasOutput("Y@GRAD@GRAD")) {
+        SetOutput(ctx, "Y@GRAD@GRAD", ctx.InputDim("X"), ctx.InputType("X"));
+      }
+    })
+    .Kernel<float>(InstanceNormGradGradKernel<float>)
+    .Kernel<double>(InstanceNormGradGradKernel<double>);
 
 }  // namespace headrace::ops

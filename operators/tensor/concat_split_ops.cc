@@ -93,6 +93,33 @@ void ConcatGradKernel(const ExecutionContext& ctx) {
   Cut(out_grad, pieces, extents, axis);
 }
 
+// A piece without a gradient counts as zero.
+void ConcatGradGradKernel(const ExecutionContext& ctx) {
+  const PoolVector<DDim> dims = DimsOfX(ctx);
+  const size_t axis = *AxisOf(ctx, dims[0].size());
+  PoolVector<const LoDTensor*> pieces;
+  PoolVector<int64_t> extents;
+  for (size_t k = 0; k < dims.size(); ++k) {
+    pieces.push_back(ctx.InputOrNull("X@GRAD@GRAD", k));
+    extents.push_back(dims[k][axis]);
+  }
+  LoDTensor* out = ctx.Output("Out@GRAD@GRAD");
+  out->Resize(JoinedDims(dims, axis));  // as shape inference did, unless AxisTensor says which dims they are
+  Join(pieces, extents, out, ctx.Input("X").dtype(), axis);
+}
+
+std::vector<OpDesc> ConcatGradGradient(const OpDesc& op) {
+  OpDesc gradient{"concat_grad_grad", {{"X", op.Input("X")}}, {}, op.attrs};
+  if (!op.Input("AxisTensor").empty()) {
+    gradient.inputs["AxisTensor"] = op.Input("AxisTensor");
+  }
+  for (const std::string& name : op.Output("X@GRAD")) {
+    gradient.inputs["X@GRAD@GRAD"].push_back(name == kEmptyVarName ? name : GradVarName(name));
+  }
+  gradient.outputs["Out@GRAD@GRAD"] = {GradVarName(op.Input("Out@GRAD").front())};
+  return {std::move(gradient)};
+}
+
 // The dims of the concatenation of the variables of X.
 DDim ConcatDims(const InferShapeContext& ctx) {
   HR_ENFORCE(ctx.InputSize("X") > 0, InvalidArgument, "input X: expected at least one variable, got none");
@@ -254,7 +281,29 @@ HEADRACE_REGISTER_OP(concat_grad)
         SetOutput(ctx, "X@GRAD", ctx.InputDim("X", k), ctx.InputType("X"), k);
       }
     })
-    .With(KernelForAllTypes, ConcatGradKernel);
+    .With(KernelForAllTypes, ConcatGradKernel)
+    .Gradient(ConcatGradGradient);
+
+HEADRACE_REGISTER_OP(concat_grad_grad)
+    .Comment("Gradient of concat_grad. A piece without a gradient counts as one with the gradient zero.")
+    .Input("X", "as in concat; only the dims are used", kDuplicable | kShapeOnly)
+    .With(AxisInput)
+    .Input("X@GRAD@GRAD", "gradients of X@GRAD", kDuplicable)
+    .Output("Out@GRAD@GRAD", "their dims; along axis, the sum")
+    .With(ConcatAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      const DDim dims = ConcatDims(ctx);
+      HR_ENFORCE(ctx.InputSize("X@GRAD@GRAD") == ctx.InputSize("X"), InvalidArgument, "input X@GRAD@GRAD: expected ",
+                 ctx.InputSize("X"), " variables, as many as X has, got ", ctx.InputSize("X@GRAD@GRAD"));
+      for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
+        if (ctx.HasInput("X@GRAD@GRAD", k)) {
+          EnforceDims(ctx, "X@GRAD@GRAD", ctx.InputDim("X", k), k);
+          EnforceType(ctx, "X@GRAD@GRAD", ctx.InputType("X"), k);
+        }
+      }
+      SetKnownOutput(ctx, "Out@GRAD@GRAD", dims, ctx.InputType("X"));
+    })
+    .With(KernelForAllTypes, ConcatGradGradKernel);
 
 HEADRACE_REGISTER_OP(split)
     .Comment("A tensor cut in sections.")
