@@ -362,7 +362,14 @@ class _OpProgram:
             self.feed[name] = (_weights(variable.name, value.shape).astype(value.dtype), lengths)
         wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != _EMPTY}
         of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
+        # Gradients that there may be: where one is missing, an operator that takes no other one computes zero.
+        gradients = {grad_var_name(name) for name in self.op.output_arg_names()}
+        parts: dict[str, list[Variable]] = {}
         for op in self.op.gradient_ops():
+            reads = [name for name in op.input_arg_names() if name in gradients]
+            if reads and not any(block.has_var(name) for name in reads):
+                gradients.update(name for name in op.output_arg_names() if name not in of_inputs)
+                continue
             given = {slot: [n if block.has_var(n) else _EMPTY for n in op.input(slot)] for slot in op.input_names()}
             given = {slot: names for slot, names in given.items() if any(name != _EMPTY for name in names)}
             made = {
@@ -371,9 +378,19 @@ class _OpProgram:
             }
             names = [name for slot in made.values() for name in slot if name != _EMPTY]
             if names:
-                variables = [block.create_var(name) for name in names]
+                own = {name: f"{name}@{len(parts[name])}" if name in parts else name for name in names}
+                made = {slot: [own.get(name, name) for name in slot_names] for slot, slot_names in made.items()}
+                for name in names:
+                    parts.setdefault(name, []).append(block.create_var(own[name]))
                 self.gradient_ops.append(block.append_op(op.type, given, made, op.attrs()).desc)
-                self.derivatives.update((wanted[v.name], v) for v in variables if v.name in wanted)
+                if reads:
+                    gradients.update(name for name in names if name not in of_inputs)
+        for name in wanted.keys() & parts.keys():
+            variable = parts[name][0]
+            if len(parts[name]) > 1:
+                variable = block.create_var(f"{name}@SUM")
+                block.append_op("sum", {"X": parts[name]}, {"Out": variable})
+            self.derivatives[wanted[name]] = variable
         missing = sorted(set(wanted.values()) - set(self.derivatives))
         assert not missing, f"{self.op.type} gives no gradient of {', '.join(missing)}"
         return results
