@@ -160,7 +160,9 @@ def gradients(
     Raises:
         InvalidArgument: a variable is not of the root block of one program, the number or the shapes of
             ``target_gradients`` do not fit, or an input is overwritten after it has been used.
-        Unimplemented: an operator on the way has no gradient. Gradients themselves cannot be differentiated.
+        Unimplemented: an operator on the way has no gradient. Gradients can be differentiated again, for a gradient
+            penalty, say, where the gradient operators have gradients: products, convolutions, elementwise arithmetic,
+            sums and means, most activations, moves of elements and ``instance_norm`` have them.
     """
     of, by = _variables(targets, "targets"), _variables(inputs, "inputs")
     weights = _weights(of, target_gradients)

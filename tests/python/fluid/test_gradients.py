@@ -181,10 +181,18 @@ def test_what_does_not_fit_is_refused() -> None:
         fluid.gradients(out, other)
 
 
-def test_gradients_of_gradients_are_refused() -> None:
+def test_gradients_have_gradients(exe: fluid.Executor) -> None:
     x = fed("x")
-    (first,) = fluid.gradients(layers.square(x), x)
+    fed("y")
+    (first,) = fluid.gradients(layers.square(x) * x, x)
+    (second,) = fluid.gradients(first, x)
+    np.testing.assert_allclose(*run(exe, second, layers.scale(x, 6.0)), rtol=1e-6)
+
+
+def test_gradients_of_gradients_that_have_none_are_refused() -> None:
+    x = fed("x")
+    (first,) = fluid.gradients(layers.softplus(x), x)
     before = str(fluid.default_main_program())
-    with pytest.raises(errors.Unimplemented, match="square_grad"):
+    with pytest.raises(errors.Unimplemented, match="softplus_grad"):
         fluid.gradients(first, x)
     assert str(fluid.default_main_program()) == before
