@@ -303,7 +303,8 @@ HEADRACE_REGISTER_OP(concat_grad_grad)
       }
       SetKnownOutput(ctx, "Out@GRAD@GRAD", dims, ctx.InputType("X"));
     })
-    .With(KernelForAllTypes, ConcatGradGradKernel);
+    .Kernel<float>(ConcatGradGradKernel)
+    .Kernel<double>(ConcatGradGradKernel);
 
 HEADRACE_REGISTER_OP(split)
     .Comment("A tensor cut in sections.")
