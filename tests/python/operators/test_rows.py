@@ -84,7 +84,8 @@ def test_few_rows_give_the_beginning_of_what_many_give(op_type: str, case: Rows)
 def test_rows_without_elements_are_taken_or_refused(op_type: str, case: Rows) -> None:
     test = case.test(op_type, 3, 0)
     if needs_elements(op_type, case):
-        test.check_refused(ValueError)
+        # Images of any size are declared as of none.
+        test.check_refused(ValueError, when="run" if op_type.endswith("_interp") else "build")
         return
     test.check_outputs()
     if case.by:
