@@ -197,6 +197,16 @@ void CheckInstanceNormGrad(const InferShapeContext& ctx) {
   EnforceSameType(ctx, "Y@GRAD", "X");
 }
 
+OpRegistrar&& InstanceNormGradInputs(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("X", "as in instance_norm")
+      .Input("Scale", "as in instance_norm")
+      .Input("Bias", "as in instance_norm; only its dims are used", kShapeOnly)
+      .Input("SavedMean", "as in instance_norm")
+      .Input("SavedVariance", "as in instance_norm")
+      .Input("Y@GRAD", "gradient of Y");
+}
+
 }  // namespace
 
 HEADRACE_REGISTER_OP(instance_norm)
@@ -234,12 +244,7 @@ HEADRACE_REGISTER_OP(instance_norm)
 
 HEADRACE_REGISTER_OP(instance_norm_grad)
     .Comment("Gradient of instance_norm, by way of Y.")
-    .Input("X", "as in the operator")
-    .Input("Scale", "as in the operator")
-    .Input("Bias", "as in the operator; only its dims are used", kShapeOnly)
-    .Input("SavedMean", "as in the operator")
-    .Input("SavedVariance", "as in the operator")
-    .Input("Y@GRAD", "gradient of Y")
+    .With(InstanceNormGradInputs)
     .Output("X@GRAD", "dims of X", kDispensable)
     .Output("Scale@GRAD", "dims of Scale", kDispensable)
     .Output("Bias@GRAD", "dims of Bias", kDispensable)
@@ -254,12 +259,7 @@ HEADRACE_REGISTER_OP(instance_norm_grad)
 
 HEADRACE_REGISTER_OP(instance_norm_grad_grad)
     .Comment("Gradient of instance_norm_grad, by way of Y. A missing gradient counts as zero.")
-    .Input("X", "as in instance_norm")
-    .Input("Scale", "as in instance_norm")
-    .Input("Bias", "as in instance_norm; only its dims are used", kShapeOnly)
-    .Input("SavedMean", "as in instance_norm")
-    .Input("SavedVariance", "as in instance_norm")
-    .Input("Y@GRAD", "gradient of Y")
+    .With(InstanceNormGradInputs)
     .Input("X@GRAD@GRAD", "gradient of X@GRAD", kDispensable)
     .Input("Scale@GRAD@GRAD", "gradient of Scale@GRAD", kDispensable)
     .Input("Bias@GRAD@GRAD", "gradient of Bias@GRAD", kDispensable)

@@ -63,7 +63,8 @@ def _names(items: Iterable[Variable | str]) -> list[str]:
     return [item.name if isinstance(item, Variable) else item for item in items]
 
 
-def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, list[str]]:
+def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: Program) -> dict[str, list[str]]:
+    """The names in the slots of an operator of ``program``, which declares what persists in another one."""
     out = {}
     for slot, value in (slots or {}).items():
         items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
@@ -72,6 +73,8 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, lis
                 raise errors.TypeMismatch(
                     f"slot '{slot}' of operator '{op_type}' takes variables or their names, got {type(item).__name__}"
                 )
+            if isinstance(item, Variable) and item.block.program is not program and item.persistable:
+                program._adopt(item)
         if items:
             out[slot] = _names(items)
     return out
@@ -260,11 +263,8 @@ class Block:
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
         attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
-        for value in (*(inputs or {}).values(), *(outputs or {}).values()):
-            for item in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(item, Variable) and item.persistable and item.block.program is not self.program:
-                    self.program._adopt(item)
-        desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), attributes)
+        reads, writes = _slots(inputs, type, self.program), _slots(outputs, type, self.program)
+        desc = self.desc.insert_op(index, type, reads, writes, attributes)
         op = Operator(self, desc)
         self.ops.insert(index, op)
         return op

@@ -135,6 +135,7 @@ class Trainer:
             raise errors.InvalidArgument("train() needs a reader, and the feed_order of its samples")
         self._stopped = False
         feeder = DataFeeder(_in_order(feed_order), program=self.train_program)
+        names = [out.name for out in self.train_func_outputs]
         with scope_guard(self.scope):
             for epoch in range(num_epochs):
                 event_handler(BeginEpochEvent(epoch))
@@ -143,7 +144,7 @@ class Trainer:
                         return
                     begin = BeginStepEvent(epoch, step)
                     event_handler(begin)
-                    wanted = [out.name for out in self.train_func_outputs] if begin.fetch_metrics else []
+                    wanted = names if begin.fetch_metrics else []
                     metrics = self.exe.run(self.train_program, feed=feeder.feed(data), fetch_list=wanted)
                     event_handler(EndStepEvent(epoch, step, metrics))
                 event_handler(EndEpochEvent(epoch))
