@@ -14,6 +14,7 @@
 #include "operators/math/gemm_panels.h"
 #include "operators/math/layout.h"
 #include "operators/math/scratch.h"
+#include "operators/math/transpose.h"
 
 namespace headrace::ops {
 
@@ -351,6 +352,50 @@ struct ConvImagesBackward {
   bool transposed;
 };
 
+namespace {
+
+// filter_grad = the gradients of the blocks, added one after the other. Those may be transposed: of each group
+// [PatchSize, maps].
+template <typename T>
+void AddFilterGrads(const ConvShape& s, const T* filter_grads, int64_t blocks, bool transposed, T* filter_grad) {
+  // Some maps at a time: a cache line of each transposed row.
+  constexpr int64_t kMaps = 64 / sizeof(T);
+  constexpr int64_t kRows = 64;
+  const int64_t patch = s.PatchSize();
+  const int64_t pieces = (s.maps + kMaps - 1) / kMaps;
+  const auto add = [&](int64_t at, int64_t n, T* to) {
+    std::fill_n(to, n, T(0));
+    for (int64_t b = 0; b < blocks; ++b) {
+      const T* from = filter_grads + b * s.groups * s.FilterSize() + at;
+      for (int64_t i = 0; i < n; ++i) {
+        to[i] += from[i];
+      }
+    }
+  };
+  ParallelFor(s.groups * pieces, RowsPerBlock(blocks * kMaps * patch), [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      const int64_t group = i / pieces * s.FilterSize();
+      const int64_t map = i % pieces * kMaps;
+      const int64_t maps = std::min(kMaps, s.maps - map);
+      T* to = filter_grad + group + map * patch;
+      if (!transposed) {
+        add(group + map * patch, maps * patch, to);
+        continue;
+      }
+      T sums[kRows * kMaps];
+      for (int64_t row = 0; row < patch; row += kRows) {
+        const int64_t rows = std::min(kRows, patch - row);
+        for (int64_t r = 0; r < rows; ++r) {
+          add(group + (row + r) * s.maps + map, maps, sums + r * kMaps);
+        }
+        TransposePanel(sums, kMaps, maps, rows, patch, to + row);
+      }
+    }
+  });
+}
+
+}  // namespace
+
 template <typename T>
 void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
                       T* filter_grad) {
@@ -375,12 +420,17 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
   Tensor columns_memory;
   Tensor filter_grad_memory;
   T* columns = Scratch<T>(&columns_memory, blocks * columns_size);
-  T* filter_grads = Scratch<T>(&filter_grad_memory, blocks * filter_size);
-  // The matrix that is transposed on the way to the product should be the smaller one, unless the last vector registers
-  // of its rows would be rather empty.
+  // Either the columns are transposed on their way into the product, or the gradients of the maps are, and then the
+  // product: what copies less, unless the last vector registers of its rows would be rather empty.
   constexpr int64_t kLanes = 16;
   const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
-  const bool transposed = s.maps < s.PatchSize() && lanes - s.maps <= s.maps / 8;
+  const auto copied = [&s](int64_t rows, int64_t cols) {
+    return (rows + kGemmRowsPerCopy<T> - 1) / kGemmRowsPerCopy<T> * cols * s.images * s.Pixels();
+  };
+  const bool transposed = lanes - s.maps <= s.maps / 8 &&
+                          copied(s.PatchSize(), s.maps) + blocks * s.FilterSize() < copied(s.maps, s.PatchSize());
+  const bool is_in_place = blocks == 1 && !transposed;
+  T* filter_grads = is_in_place ? filter_grad : Scratch<T>(&filter_grad_memory, blocks * filter_size);
   const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, together, rows_per_tile, transposed};
   static_assert(kMaxBlocks <= FreePieces::kMax);
   FreePieces pieces;
@@ -392,21 +442,9 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
     }
     pieces.Return(piece);
   });
-  const int64_t maps = filter_grad == nullptr ? 0 : s.groups * s.maps;
-  ParallelFor(maps, RowsPerBlock(blocks * s.PatchSize()), [&](int64_t first, int64_t end) {
-    for (int64_t m = first; m < end; ++m) {
-      T* to = filter_grad + m * s.PatchSize();
-      std::fill_n(to, s.PatchSize(), T(0));
-      for (int64_t b = 0; b < blocks; ++b) {
-        const T* group = filter_grads + b * filter_size + m / s.maps * s.FilterSize();
-        const T* from = transposed ? group + m % s.maps : group + m % s.maps * s.PatchSize();
-        const int64_t step = transposed ? s.maps : 1;
-        for (int64_t p = 0; p < s.PatchSize(); ++p) {
-          to[p] += from[p * step];
-        }
-      }
-    }
-  });
+  if (filter_grad != nullptr && filter_grads != filter_grad) {
+    AddFilterGrads(s, filter_grads, blocks, transposed, filter_grad);
+  }
 }
 
 OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {

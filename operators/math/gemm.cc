@@ -110,10 +110,6 @@ const GemmIsa<T>& BestIsa() {
   return isa;
 }
 
-// Rows of the left-hand side in a block of depth: half a second-level cache. Each panel is copied once for so many.
-template <typename T>
-constexpr int64_t kRowsPerTask = 280 * 1024 / (kGemmDepth * sizeof(T));
-
 // Enough for the threads to share what they have left at the end.
 constexpr int64_t kTasksPerThread = 4;
 
@@ -217,7 +213,7 @@ class Product {
         c_row_(c_row),
         panels_(CeilDiv(n, panel_width_)),
         blocks_(CeilDiv(k, kGemmDepth)),
-        row_tasks_(CeilDiv(m, kRowsPerTask<T> * (kGemmDepth / CeilDiv(k, blocks_)))) {
+        row_tasks_(CeilDiv(m, kGemmRowsPerCopy<T> * (kGemmDepth / CeilDiv(k, blocks_)))) {
     const int64_t threads = PoolThreads();
     // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
     const int64_t shared = threads == 1 ? 1 : threads * CeilDiv(kTasksPerThread, row_tasks_);
@@ -237,7 +233,7 @@ class Product {
   void RunTask(const Part& rows, const Part& panels) const {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
-    alignas(64) T packed_rows[kRowsPerTask<T> * (kGemmDepth + 2 * kRowPadding)];
+    alignas(64) T packed_rows[kGemmRowsPerCopy<T> * (kGemmDepth + 2 * kRowPadding)];
     const bool is_transposed = a_.row == 1 && a_.col != 1;
     const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= kPanelsToPackFor;
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);

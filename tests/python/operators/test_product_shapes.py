@@ -63,27 +63,50 @@ def test_rows_that_tasks_share_have_the_bits_of_few(m: int, k: int, dtype: Any, 
         np.testing.assert_array_equal(matmul(x, y), product)
 
 
-def convolution(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+class Convolution:
     """In float64, one element of the window after the other."""
-    (top, bottom, left, right), groups = attrs["paddings"], attrs["groups"]
-    (sy, sx), (dy, dx) = attrs["strides"], attrs["dilations"]
-    x = np.pad(x.astype(float), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    _, channels, kh, kw = w.shape
-    rows, cols = (x.shape[2] - dy * (kh - 1) - 1) // sy + 1, (x.shape[3] - dx * (kw - 1) - 1) // sx + 1
-    filters = w.astype(float).reshape(groups, -1, channels, kh, kw)
-    images = x.reshape(len(x), groups, channels, *x.shape[2:])
-    out = np.zeros((len(x), groups, filters.shape[1], rows, cols))
-    for i in range(kh):
-        for j in range(kw):
-            met = images[..., i * dy : i * dy + (rows - 1) * sy + 1 : sy, j * dx : j * dx + (cols - 1) * sx + 1 : sx]
-            out += np.einsum("ngchw,gmc->ngmhw", met, filters[..., i, j])
-    return out.reshape(len(x), -1, rows, cols)
+
+    def __init__(self, x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> None:
+        self.top, bottom, self.left, right = attrs["paddings"]
+        (self.sy, self.sx), (self.dy, self.dx) = attrs["strides"], attrs["dilations"]
+        self.extents = x.shape[2:]
+        x = np.pad(x.astype(float), ((0, 0), (0, 0), (self.top, bottom), (self.left, right)))
+        maps, channels, kh, kw = w.shape
+        groups = attrs["groups"]
+        self.rows = (x.shape[2] - self.dy * (kh - 1) - 1) // self.sy + 1
+        self.cols = (x.shape[3] - self.dx * (kw - 1) - 1) // self.sx + 1
+        self.filters = w.astype(float).reshape(groups, maps // groups, channels, kh, kw)
+        self.images = x.reshape(len(x), groups, channels, *x.shape[2:])
+
+    def met(self, images: np.ndarray, i: int, j: int) -> np.ndarray:
+        """What the element [i, j] of the window is multiplied by."""
+        y, x = i * self.dy, j * self.dx
+        return images[
+            ..., y : y + (self.rows - 1) * self.sy + 1 : self.sy, x : x + (self.cols - 1) * self.sx + 1 : self.sx
+        ]
+
+    def output(self) -> np.ndarray:
+        out = np.zeros((len(self.images), *self.filters.shape[:2], self.rows, self.cols))
+        for i, j in np.ndindex(self.filters.shape[3:]):
+            out += np.einsum("ngchw,gmc->ngmhw", self.met(self.images, i, j), self.filters[..., i, j])
+        return out.reshape(len(out), -1, self.rows, self.cols)
+
+    def gradients(self, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the images and of the filter."""
+        d = d.astype(float).reshape(len(d), *self.filters.shape[:2], self.rows, self.cols)
+        of_images, of_filters = np.zeros_like(self.images), np.zeros_like(self.filters)
+        for i, j in np.ndindex(self.filters.shape[3:]):
+            of_filters[..., i, j] = np.einsum("ngchw,ngmhw->gmc", self.met(self.images, i, j), d)
+            self.met(of_images, i, j)[...] += np.einsum("ngmhw,gmc->ngchw", d, self.filters[..., i, j])
+        height, width = self.extents
+        inside = of_images[..., self.top : self.top + height, self.left : self.left + width]
+        return inside.reshape(len(d), -1, height, width), of_filters.reshape(-1, *self.filters.shape[2:])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("seed", range(60))
-def test_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
-    rng = np.random.default_rng(seed)
+def any_convolution(
+    rng: np.random.Generator, channels: int, maps: int
+) -> tuple[np.ndarray, np.ndarray, dict[str, list[int] | int]]:
+    """Images, a filter with so many channels and maps in each group, and attributes."""
 
     def between(low: int, high: int) -> int:
         return int(rng.integers(low, high + 1))
@@ -94,22 +117,45 @@ def test_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
     for axis in range(2):
         extents[axis] = max(extents[axis], dilations[axis] * (kernel[axis] - 1) + 1)
     groups = between(1, 2)
-    channels, maps = between(1, 9), between(1, 9)
     x, w = numbers(between(1, 9), groups * channels, *extents), numbers(groups * maps, channels, *kernel)
-    attrs = {
-        "strides": [between(1, 3), between(1, 3)],
-        "paddings": paddings,
-        "dilations": dilations,
-        "groups": groups,
-    }
+    strides = [between(1, 3), between(1, 3)]
+    return x, w, {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(60))
+def test_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
+    rng = np.random.default_rng(seed)
+    x, w, attrs = any_convolution(rng, *rng.integers(1, 10, 2))
     inputs = {"Input": x.astype(dtype), "Filter": w.astype(dtype)}
     out = result("conv2d", inputs, attrs, "Output")
-    np.testing.assert_allclose(out, convolution(x, w, attrs), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(out, Convolution(x, w, attrs).output(), rtol=0, atol=1e-4)
     # Images that are convolved together have the bits that each has alone.
     alone = {"Input": inputs["Input"][-1:], "Filter": inputs["Filter"]}
     np.testing.assert_array_equal(result("conv2d", alone, attrs, "Output"), out[-1:])
     monkeypatch.setenv("CPU_NUM", "3")
     np.testing.assert_array_equal(result("conv2d", inputs, attrs, "Output"), out)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(40))
+def test_gradients_of_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
+    rng = np.random.default_rng(seed)
+    channels, maps = (
+        rng.choice([1, 3, 8, 40, 300], p=[0.2, 0.3, 0.3, 0.15, 0.05]),
+        rng.choice([1, 5, 15, 16, 32, 60, 80]),
+    )
+    x, w, attrs = any_convolution(rng, channels, maps)
+    convolution = Convolution(x, w, attrs)
+    d = numbers(*convolution.output().shape)
+    inputs = {"Input": x.astype(dtype), "Filter": w.astype(dtype), "Output@GRAD": d.astype(dtype)}
+    images, filters = (result("conv2d_grad", inputs, attrs, slot) for slot in ("Input@GRAD", "Filter@GRAD"))
+    expected_images, expected_filters = convolution.gradients(d)
+    np.testing.assert_allclose(images, expected_images, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(filters, expected_filters, rtol=0, atol=1e-3)
+    monkeypatch.setenv("CPU_NUM", "3")
+    np.testing.assert_array_equal(result("conv2d_grad", inputs, attrs, "Filter@GRAD"), filters)
+    np.testing.assert_array_equal(result("conv2d_grad", inputs, attrs, "Input@GRAD"), images)
 
 
 @pytest.mark.parametrize("stride", [2, 7, 1 << 20])
@@ -118,4 +164,4 @@ def test_an_image_that_is_mostly_padding(padding: int, stride: int) -> None:
     x, w = numbers(2, 3, 3, 3), numbers(4, 3, 3, 3)
     attrs = {"strides": [5, stride], "paddings": [padding] * 4, "dilations": [1, 1], "groups": 1}
     out = result("conv2d", {"Input": x, "Filter": w}, attrs, "Output")
-    np.testing.assert_allclose(out, convolution(x, w, attrs), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out, Convolution(x, w, attrs).output(), rtol=0, atol=1e-5)
