@@ -47,7 +47,7 @@ class _Column:
 
     def _flatten(self, value: Any, level: int, lengths: list[list[int]], rows: list[np.ndarray], index: int) -> None:
         if level == self.lod_level:
-            rows.append(self._row(value, index))
+            rows.extend(self._rows(value, index))
             return
         if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
             raise errors.TypeMismatch(
@@ -58,8 +58,10 @@ class _Column:
         for item in value:
             self._flatten(item, level + 1, lengths, rows, index)
 
-    def _row(self, value: Any, index: int) -> np.ndarray:
-        """The value in the declared shape. It may come flat, or as a number without its dimension of 1."""
+    def _rows(self, value: Any, index: int) -> Iterable[np.ndarray]:
+        """The value in the declared shape. It may come flat, or as a number without its dimension of 1. Without LoD, it
+        may be several rows, as in Fluid: a batch that was made elsewhere.
+        """
         try:
             with np.errstate(invalid="ignore"):
                 row = np.asarray(value, dtype=self.dtype)
@@ -74,10 +76,11 @@ class _Column:
                 f"choose another dtype"
             )
         wanted = self.shape[1:]
-        if len(row.shape) == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, row.shape)):
-            return row
         if -1 not in wanted and row.size == math.prod(wanted):
-            return row.reshape(wanted)
+            return [row.reshape(wanted)]
+        for rows in [row[np.newaxis], *([row] if self.lod_level == 0 else [])]:
+            if rows.ndim == len(self.shape) and all(w in (-1, g) for w, g in zip(wanted, rows.shape[1:])):
+                return rows
         raise errors.InvalidArgument(
             f"variable '{self.name}' takes values of shape {wanted} (-1 is any), "
             f"but sample {index} has {list(row.shape)}"

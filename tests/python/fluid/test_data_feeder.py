@@ -26,6 +26,15 @@ def test_samples_without_lod_are_stacked() -> None:
     assert batch["label"].dtype() == "int64"
 
 
+def test_a_sample_may_be_several_rows() -> None:
+    tensor = feeder([3]).feed([(np.ones((2, 3)),), ([7, 8, 9],), (np.zeros((0, 3)),), ([[4, 5, 6]],)])["x"]
+    np.testing.assert_array_equal(np.asarray(tensor), [[1, 1, 1], [1, 1, 1], [7, 8, 9], [4, 5, 6]])
+    x = fluid.layers.data("open", [-1, -1, 2], append_batch_size=False)
+    assert fluid.DataFeeder([x]).feed([(np.zeros((4, 5, 2)),)])["open"].shape() == [4, 5, 2]
+    with pytest.raises(errors.InvalidArgument, match=r"shape \[3\].*sample 0 has \[2, 2, 3\]"):
+        feeder([3]).feed([(np.ones((2, 2, 3)),)])
+
+
 def test_one_level_of_lod() -> None:
     tensor = feeder([1], "int64", 1).feed([([1, 2, 3],), ([4],), ([],)])["x"]
     assert tensor.recursive_sequence_lengths() == [[3, 1, 0]]
@@ -115,6 +124,11 @@ def test_samples_that_do_not_fit_are_refused(samples: list[object], error: type[
 def test_a_sample_without_the_sequences_that_the_lod_wants_is_refused() -> None:
     with pytest.raises(TypeError, match="level 1"):
         feeder([1], "int64", 2).feed([([1, 2],)])
+
+
+def test_an_item_of_a_sequence_is_one_row() -> None:
+    with pytest.raises(ValueError, match=r"shape \[2\].*sample 0 has \[3, 2\]"):
+        feeder([2], "float32", 1).feed([([np.ones((3, 2))],)])
 
 
 def test_a_decorated_reader_yields_batches(exe: fluid.Executor) -> None:
