@@ -19,8 +19,8 @@ namespace headrace::ops {
 // How many multiplications a thread does at least before it comes back for more.
 inline constexpr int64_t kGemmWorkPerTask = 1 << 20;
 
-// How many rows of the left-hand side each copy of the right-hand side serves, where that does not lie in memory in rows:
-// those whose blocks of depth take half a second-level cache.
+// How many rows of the left-hand side each copy of the right-hand side serves, where that does not lie in memory in
+// rows: those whose blocks of depth take half a second-level cache.
 template <typename T>
 constexpr int64_t kGemmRowsPerCopy = 280 * 1024 / (256 * sizeof(T));
 
