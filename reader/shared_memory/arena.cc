@@ -174,7 +174,7 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   constants.seed = options.seed;
   constants.trace_events = options.trace_events;
   constants.recheck_ms = options.recheck_ms;
-  constants.seal = SealOf(constants, 0);
+  constants.checksum = ChecksumOf(constants, 0);
   return MappedArenas::Get().FindOr(MappedArenas::FileOf(arena->fd_), [&] { return arena; });
 }
 
@@ -197,7 +197,7 @@ std::shared_ptr<Arena> Arena::MapExisting(int fd) {
   HR_ENFORCE(arena->Map(bytes), ResourceExhausted, "cannot map ", bytes,
              " bytes of shared memory: ", std::strerror(errno), LimitHint(0));
   const ArenaConstants constants = CopyShared(arena->control().constants);
-  HR_ENFORCE(constants.magic == kMagic && constants.seal == SealOf(constants, 0) && constants.slot_count >= 1 &&
+  HR_ENFORCE(constants.magic == kMagic && constants.checksum == ChecksumOf(constants, 0) && constants.slot_count >= 1 &&
                  constants.slot_count <= kMaxSlots && constants.slot_bytes >= kSmallestSlot &&
                  constants.slot_bytes <= kLargestSlot && constants.trace_events <= kMaxTraceEvents &&
                  SlotsOffset(constants.trace_events) + constants.slot_bytes * constants.slot_count == bytes,

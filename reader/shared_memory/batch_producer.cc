@@ -39,7 +39,7 @@ BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int comp
       id_(id),
       completion_fd_(completion_fd) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
-  HR_ENFORCE(constants_.seal == SealOf(constants_, 0), DataLoss, "the arena's constants were written over");
+  HR_ENFORCE(constants_.checksum == ChecksumOf(constants_, 0), DataLoss, "the arena's constants were written over");
   record_ = &control_->producers[id];
   trace_ = arena_->trace(id);
 }
@@ -434,7 +434,7 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, ProblemKind kind, std
     place = {0, 0};  // the consumer reports a problem without details
   }
   ChunkProblem problem{place.offset, place.bytes, PlannedRow(claim, row), kind, 0};
-  problem.seal = SealOf(problem, claim.sequence + claim.chunk);
+  problem.checksum = ChecksumOf(problem, claim.sequence + claim.chunk);
   arena_->slot(claim.slot).problems[claim.chunk] = problem;
   MarkDone(claim, true);
 }
@@ -449,7 +449,7 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
     slot.done_ns.store(now, std::memory_order_relaxed);
   }
   if (MakesBatch(claim.kind)) {
-    end_.seal = SealOf(end_, claim.sequence);
+    end_.checksum = ChecksumOf(end_, claim.sequence);
     slot.end = end_;
   }
   record_->busy.store(0, std::memory_order_relaxed);

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "reader/shared_memory/seal.h"
+#include "reader/shared_memory/checksum.h"
 
 namespace headrace::shared_memory {
 
@@ -40,9 +40,9 @@ struct ArenaConstants {
   uint32_t collators;   // producers with a lower id may claim collations
   uint32_t in_order;    // 0: the consumer waits for any batch, not for the oldest
   uint32_t recheck_ms;  // ArenaOptions
-  uint64_t seal;        // SealOf(*this, 0)
+  uint64_t checksum;    // ChecksumOf(*this, 0)
 };
-static_assert(sizeof(ArenaConstants) == 72 && offsetof(ArenaConstants, seal) == 64);
+static_assert(sizeof(ArenaConstants) == 72 && offsetof(ArenaConstants, checksum) == 64);
 static_assert(std::has_unique_object_representations_v<ArenaConstants>);
 
 // Where a producer is on its way out.

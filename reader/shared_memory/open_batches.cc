@@ -44,7 +44,7 @@ OpenBatches::OpenBatches(const SchedulerOptions& options, BatchPlan plan, Arena&
   constants_.stride = options.world;
   constants_.in_order = options.in_order ? 1 : 0;
   constants_.collators = options.collators;
-  constants_.seal = SealOf(constants_, 0);
+  constants_.checksum = ChecksumOf(constants_, 0);
   control_.constants = constants_;
   control_.oldest.store(next_sequence_, std::memory_order_relaxed);
   control_.next.store(next_sequence_, std::memory_order_relaxed);

@@ -10,8 +10,8 @@
 //     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words tell
 //     exactly which chunks are lost: those that it had claimed and not finished. Sequence numbers are never reused, so
 //     a claim fails on a slot that has moved on.
-//  4. A producer writes what it reports about a chunk or a batch (ChunkProblem, BatchEnd), sealed with the batch's
-//     number, just before it marks the chunk done.
+//  4. A producer writes what it reports about a chunk or a batch (ChunkProblem, BatchEnd), with a checksum over it and
+//     the batch's number, just before it marks the chunk done.
 //  5. side_bytes only grows. If the side data of a finished batch adds up to more, the word was overwritten.
 //
 // A batch of kind kItems has one more chunk than its rows need: the last one, its collation. It can be claimed once the
@@ -25,8 +25,8 @@
 #include <type_traits>
 
 #include "framework/export.h"
+#include "reader/shared_memory/checksum.h"
 #include "reader/shared_memory/control_block.h"
-#include "reader/shared_memory/seal.h"
 
 namespace headrace::shared_memory {
 
@@ -161,8 +161,8 @@ struct ChunkProblem {
   uint64_t offset;  // of a message in the slot, whose meaning is up to the producer and the consumer
   uint64_t bytes;
   uint32_t row;
-  ProblemKind kind;  // kFailed or kMismatch
-  uint64_t seal;     // SealOf(*this, sequence + chunk)
+  ProblemKind kind;   // kFailed or kMismatch
+  uint64_t checksum;  // ChecksumOf(*this, sequence + chunk)
 };
 static_assert(sizeof(ChunkProblem) == 32 && std::has_unique_object_representations_v<ChunkProblem>);
 
@@ -172,7 +172,7 @@ struct BatchEnd {
   StreamEnd stream_end;
   SideRecord attachment;
   uint64_t kept_bytes;  // so many at the slot's end were needed only until the collation
-  uint64_t seal;        // SealOf(*this, sequence)
+  uint64_t checksum;    // ChecksumOf(*this, sequence)
 };
 static_assert(sizeof(BatchEnd) == 40 && std::has_unique_object_representations_v<BatchEnd>);
 

@@ -45,7 +45,7 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
       continue;
     }
     const ChunkProblem problem = CopyShared(header.problems[chunk]);
-    HR_ENFORCE(problem.seal == SealOf(problem, sequence + chunk) &&
+    HR_ENFORCE(problem.checksum == ChecksumOf(problem, sequence + chunk) &&
                    (problem.kind == ProblemKind::kFailed || problem.kind == ProblemKind::kMismatch) &&
                    problem.row >= batch.facts.RowsBegin(chunk) && problem.row < batch.facts.RowsEnd(chunk),
                DataLoss, "the report of what failed in its chunk ", chunk, " was written over");
@@ -66,7 +66,8 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
 
 BatchEnd SlotReader::ReadEnd(const OpenBatch& batch) const {
   const BatchEnd end = CopyShared(arena_.slot(batch.slot).end);
-  HR_ENFORCE(end.seal == SealOf(end, batch.facts.sequence), DataLoss, "what its producer said of it was written over");
+  HR_ENFORCE(end.checksum == ChecksumOf(end, batch.facts.sequence), DataLoss,
+             "what its producer said of it was written over");
   const bool stream = batch.facts.kind == ClaimKind::kStream;
   const uint32_t rows = batch.facts.rows - batch.facts.excluded;
   const bool goes_on = end.stream_end == StreamEnd::kGoesOn;

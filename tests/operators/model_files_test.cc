@@ -207,7 +207,6 @@ TEST_F(ModelFilesTest, WhatIsFedDoesNotPersist) {
   // As Fluid saves it: the feed persists, and has a file.
   ProgramDesc saved(*LoadProgram(folder_ / "model" / "__model__"));
   saved.block(0).MutableVar("x").persistable = true;
-  SaveProgram(saved, folder_ / "model" / "__model__");
   Scope fed(&scope_);
   LoDTensor* x = fed.Var("x")->GetMutable<LoDTensor>();
   x->Resize({1, 2});

@@ -139,19 +139,19 @@ TEST(ArenaTest, AttachRefusesAHeaderThatDoesNotFitTheFile) {
       return true;
     }
   };
-  const auto seal = [](ArenaConstants& constants) { constants.seal = SealOf(constants, 0); };
+  const auto set_checksum = [](ArenaConstants& constants) { constants.checksum = ChecksumOf(constants, 0); };
   EXPECT_FALSE(refuses([](ArenaConstants&) {}));
   EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
     constants.slot_count = 3;
-    seal(constants);
+    set_checksum(constants);
   }));
   EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
     constants.slot_bytes += uint64_t{1} << 63;  // the same product, but for an overflow
-    seal(constants);
+    set_checksum(constants);
   }));
   EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
     constants.magic ^= 1;
-    seal(constants);
+    set_checksum(constants);
   }));
   EXPECT_TRUE(refuses([](ArenaConstants& constants) { constants.seed ^= 1; })) << "it was written over";
 }

@@ -122,15 +122,15 @@ TEST_F(CorruptionTest, ALayoutThatContradictsItselfIsRefused) {
       [](LayoutHeader&, LeafRecord& leaf) { leaf.kind = LeafKind::kObject; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
-    for (const bool sealed : {false, true}) {
-      if (sealed && (i < 3 || i == 10)) {
-        continue;  // nothing there to seal; any dtype is a producer's right
+    for (const bool with_checksum : {false, true}) {
+      if (with_checksum && (i < 3 || i == 10)) {
+        continue;  // no checksum there; any dtype is a producer's right
       }
       Begin(Hasty(4, 4));
       BatchProducer producer = Producer(0);
       MakeAll(producer);
       changes[i](Layout(), Leaf());
-      if (sealed) {  // as a producer would that means it
+      if (with_checksum) {  // as a producer would that means it
         Layout().checksum = Checksum(&Leaf(), sizeof(LeafRecord) + Layout().tree_bytes, Layout().end);
       }
       ExpectCorrupt();
@@ -163,15 +163,15 @@ TEST_F(CorruptionTest, MessagesOutsideTheSlotAreRefused) {
            [](ChunkProblem& problem) { problem.bytes = uint64_t{1} << 40; },
            [](ChunkProblem& problem) { problem.row = 9; },
            [](ChunkProblem& problem) { problem.kind = ProblemKind::kKilled; }}) {
-    for (const bool sealed : {false, true}) {
+    for (const bool with_checksum : {false, true}) {
       SchedulerOptions options = Hasty(4, 4);
       options.collation = Collation::kWhole;
       Begin(options);
       BatchProducer producer = Producer(0);
       producer.Fail(*producer.TryClaim(), 1, ProblemKind::kFailed, "why");
       change(Oldest().problems[0]);
-      if (sealed) {
-        Oldest().problems[0].seal = SealOf(Oldest().problems[0], Oldest().sequence.load());
+      if (with_checksum) {
+        Oldest().problems[0].checksum = ChecksumOf(Oldest().problems[0], Oldest().sequence.load());
       }
       ExpectCorrupt();
     }
@@ -184,7 +184,7 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
            [](BatchEnd& end) { end.attachment.offset = uint64_t{1} << 62; },
            [](BatchEnd& end) { end.attachment.bytes = ~uint64_t{0}; },
            [](BatchEnd& end) { end.kept_bytes = uint64_t{1} << 50; }}) {
-    for (const bool sealed : {false, true}) {
+    for (const bool with_checksum : {false, true}) {
       Begin(OneStream());
       BatchProducer producer = Producer(0);
       const Claim claim = *producer.TryClaim();
@@ -192,8 +192,8 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
       producer.Attach(claim, "state");
       producer.Complete(claim);
       change(Oldest().end);
-      if (sealed) {
-        Oldest().end.seal = SealOf(Oldest().end, Oldest().sequence.load());
+      if (with_checksum) {
+        Oldest().end.checksum = ChecksumOf(Oldest().end, Oldest().sequence.load());
       }
       ExpectCorrupt();
     }

@@ -26,12 +26,12 @@ inline uint64_t Checksum(const void* data, size_t bytes, uint64_t salt) {
   return sum;
 }
 
-// Checksum of a record whose last member is its uint64_t `seal`.
+// Checksum of a record whose last member is its uint64_t `checksum`.
 template <typename Record>
-uint64_t SealOf(const Record& record, uint64_t salt) {
+uint64_t ChecksumOf(const Record& record, uint64_t salt) {
   static_assert(std::has_unique_object_representations_v<Record>, "padding has no defined content");
-  static_assert(offsetof(Record, seal) + sizeof(uint64_t) == sizeof(Record));
-  return Checksum(&record, offsetof(Record, seal), salt);
+  static_assert(offsetof(Record, checksum) + sizeof(uint64_t) == sizeof(Record));
+  return Checksum(&record, offsetof(Record, checksum), salt);
 }
 
 // Copies what another process may be changing, so that what is checked is also what is used. The barrier keeps the
