@@ -174,10 +174,13 @@ class ReplicaSet:
                 member.is_primary = False
                 self._changed.notify_all()
 
+    def _append(self, member: Member, operation: tuple[Any, ...], transaction: Any = None) -> None:
+        member.append(Entry(member.term, next(self._times), operation, transaction))
+
     def _elect(self, member: Member) -> None:
         member.is_primary, member.term = True, 1 + max(m.term for m in self.members)
         self._lagging_until = time.monotonic() + self.lag
-        member.append(Entry(member.term, next(self._times), ("nothing",)))
+        self._append(member, ("nothing",))
         self._after(self.lag, self._replicate)
 
     @staticmethod
@@ -286,9 +289,12 @@ class ReplicaSet:
 
     def _wait(self, member: Member, deadline: float, is_done: Any, is_write: bool) -> None:
         term = member.term
-        while not is_done():
+        while True:
+            # First: whose log was another one meanwhile may know as many entries of that to be committed.
             if not member.is_primary or member.term != term or self._has_ended:
                 raise Refused(11602, "InterruptedDueToReplStateChange", *(["RetryableWriteError"] if is_write else []))
+            if is_done():
+                return
             if time.monotonic() > deadline:
                 raise Refused(50, "MaxTimeMSExpired")
             self._changed.wait(0.05)
@@ -309,6 +315,9 @@ class ReplicaSet:
             count = member.committed if is_of_majority else len(member.log)
             return count > 0 and member.log[count - 1].time >= after
 
+        if after > member.log[-1].time and member is self.primary:
+            self._append(member, ("nothing",))  # as MongoDB does, lest it wait for the next write
+            self._replicate()
         if after:
             self._wait(member, deadline, has_come, is_write=False)
         collections = (member.of_majority if is_of_majority else member.all).collections
@@ -343,7 +352,13 @@ class ReplicaSet:
         reply["operationTime"] = self._stamp(member.log[-1].time)
         self._replicate()
         if command.get("writeConcern", {}).get("w") == "majority":
-            self._wait(member, deadline, lambda: member.committed >= count, is_write=transaction is not None)
+            try:
+                self._wait(member, deadline, lambda: member.committed >= count, is_write=transaction is not None)
+            except Refused as error:
+                if "writeErrors" not in reply:
+                    raise
+                # What was in the way may not be what a majority has.
+                reply["writeConcernError"] = {name: error.document[name] for name in ("code", "codeName", "errmsg")}
         return reply
 
     def _do(self, member: Member, name: str, command: Document, transaction: Any) -> Document:
@@ -351,7 +366,7 @@ class ReplicaSet:
         documents = member.all.collections.get(space, {})
 
         def log(*operation: Any) -> None:
-            member.append(Entry(member.term, next(self._times), operation, transaction))
+            self._append(member, operation, transaction)
 
         if name == "drop":
             log("drop", space)

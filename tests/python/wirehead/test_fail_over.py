@@ -102,7 +102,9 @@ def wait_for_swaps(cache: Cache, count: int, stop: threading.Event) -> None:
         assert time.monotonic() < deadline
 
 
-def test_nobody_sees_what_only_a_primary_has_that_was_cut_off(stub: ReplicaSet) -> None:
+@pytest.mark.parametrize("lag", [0.0, 0.3])
+def test_nobody_sees_what_only_a_primary_has_that_was_cut_off(stub: ReplicaSet, lag: float) -> None:
+    stub.lag = lag
     first, second, local = opened(stub.uri), opened(stub.uri), opened(stub.uri + "&readConcernLevel=local")
     second.config = local.config = first.config
     for store in (second, local):
@@ -128,6 +130,24 @@ def test_nobody_sees_what_only_a_primary_has_that_was_cut_off(stub: ReplicaSet) 
     assert second.scan("swaps").keys() == {"a", "b"}
     for store in (first, second, local):
         store.close()
+
+
+def test_a_chunk_that_is_there_already_is_there_for_a_majority(stub: ReplicaSet) -> None:
+    """Not only at a primary that was cut off, where an attempt before this one has left it."""
+    store = opened(stub.uri)
+    store.write_chunks(1, {"00-a": b"a"})
+    old, stub.linger, stub.lag = stub.primary, 60, 0.0
+    stub.disturb("partition")
+    space = f"{store.config.dbname}.write.{'0' * 16}.{1:012d}.chunks.00"
+    with stub._changed:
+        stub._append(old, ("put", space, {"_id": "00-b", "data": b"b"}))
+    thread = threading.Thread(target=store.write_chunks, args=(1, {"00-b": b"b"}))
+    thread.start()
+    thread.join(0.5)  # it waits for a majority at the old one, or has heard of the next one already
+    stub.heal()
+    thread.join()
+    assert store.missing_chunks(1, {"00-a": 1, "00-b": 1}) == []
+    store.close()
 
 
 def test_two_who_insert_under_one_key_at_two_primaries(stub: ReplicaSet) -> None:

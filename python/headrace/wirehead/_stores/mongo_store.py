@@ -165,9 +165,19 @@ class MongoStore:
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
         def write(chunk: tuple[str, bytes | memoryview]) -> None:
             name, document = chunk[0], {"_id": chunk[0], "data": Binary(bytes(chunk[1]))}
-            # Names are unique: if it is there, it is ours, of an attempt that was not answered.
-            with contextlib.suppress(DuplicateKeyError):
-                self._retried(lambda s: self._chunks(generation, name).insert_one(document, session=s))
+            collection = self._chunks(generation, name)
+
+            def attempt(session: Any) -> bool:
+                try:
+                    collection.insert_one(document, session=session)
+                    return True
+                except DuplicateKeyError:
+                    # Names are unique: it is ours, of an attempt that was not answered. But if the primary has failed
+                    # since, it may be the only one that has it; PyMongo does not say so.
+                    return collection.find_one({"_id": name}, {"_id": 1}, session=session) is not None
+
+            while not self._retried(attempt):
+                pass
 
         self._map(write, list(chunks.items()))
 
