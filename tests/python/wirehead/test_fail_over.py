@@ -132,21 +132,32 @@ def test_nobody_sees_what_only_a_primary_has_that_was_cut_off(stub: ReplicaSet, 
         store.close()
 
 
-def test_a_chunk_that_is_there_already_is_there_for_a_majority(stub: ReplicaSet) -> None:
+@pytest.mark.parametrize("what", ["chunk", "lease"])
+def test_what_is_there_already_is_there_for_a_majority(stub: ReplicaSet, what: str) -> None:
     """Not only at a primary that was cut off, where an attempt before this one has left it."""
     store = opened(stub.uri)
+    database, incarnation = store.config.dbname, "0" * 16
     store.write_chunks(1, {"00-a": b"a"})
+    store.replace("leases", "a", {"beat": 1})
     old, stub.linger, stub.lag = stub.primary, 60, 0.0
     stub.disturb("partition")
-    space = f"{store.config.dbname}.write.{'0' * 16}.{1:012d}.chunks.00"
     with stub._changed:
-        stub._append(old, ("put", space, {"_id": "00-b", "data": b"b"}))
-    thread = threading.Thread(target=store.write_chunks, args=(1, {"00-b": b"b"}))
+        if what == "chunk":
+            document: dict[str, Any] = {"_id": "00-b", "data": b"b"}
+            stub._append(old, ("put", f"{database}.write.{incarnation}.{1:012d}.chunks.00", document))
+        else:
+            document = {"_id": "a", "document": '{"beat": 2}', "beat": 2}
+            stub._append(old, ("put", f"{database}.counter.{incarnation}.leases", document))
+    again = (store.write_chunks, 1, {"00-b": b"b"}) if what == "chunk" else (store.replace, "leases", "a", {"beat": 2})
+    thread = threading.Thread(target=again[0], args=again[1:])
     thread.start()
     thread.join(0.5)  # it waits for a majority at the old one, or has heard of the next one already
     stub.heal()
     thread.join()
-    assert store.missing_chunks(1, {"00-a": 1, "00-b": 1}) == []
+    if what == "chunk":
+        assert store.missing_chunks(1, {"00-a": 1, "00-b": 1}) == []
+    else:
+        assert store.find("leases", "a")["beat"] == 2
     store.close()
 
 

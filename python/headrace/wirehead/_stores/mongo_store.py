@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 import json
+import math
 import os
 import queue
 import random
@@ -151,8 +152,18 @@ class MongoStore:
         update: Document = {"$set": _packed(document), "$currentDate": {"time": True}}
         if "beat" in document:
             which["beat"] = {"$lt": document["beat"]}
-        with contextlib.suppress(DuplicateKeyError):  # there is a later one
-            self._retried(lambda s: self._collection(table).update_one(which, update, upsert=True, session=s))
+        collection = self._collection(table)
+
+        def attempt(session: Any) -> bool:
+            try:
+                collection.update_one(which, update, upsert=True, session=session)
+                return True
+            except DuplicateKeyError:  # there is a later one, or this one already: see write_chunks
+                found = collection.find_one({"_id": key}, session=session) or {}
+                return bool(found.get("beat", -1) >= document.get("beat", math.inf))
+
+        while not self._retried(attempt):
+            pass
 
     def remove(self, table: str, key: str) -> None:
         self._retried(lambda s: self._collection(table).delete_one({"_id": key}, session=s))
