@@ -395,8 +395,11 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   for (const std::string& name : given) {
     const bool is_array = IsArray(block_, name);
     const bool from_outside = given_from_outside.contains(name) || is_array;
-    // Where the gradient is missing it is a zero like the value.
-    const bool needs_value = !is_array && !(from_outside && made.contains(name));
+    // Where the gradient is missing it is a zero like the value. One that nobody takes may be like any other value: of
+    // what a variable was before the first operator that writes it, which only runs its block perhaps.
+    const bool is_first = slots.runs_at_most_once && from_outside && block_.HasLocalVar(name) &&
+                          !block_.GetVar(name).persistable && values_.Version(name, index, false) == 0;
+    const bool needs_value = !is_array && !is_first && !(from_outside && made.contains(name));
     const std::string key = values_.KeyAfter(name, index);
     step_given.push_back(name);
     gradient.inputs[slots.writes].push_back(needs_value ? values_.SavedValue(name, index, true) : name);

@@ -195,6 +195,28 @@ std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   }
 }
 
+namespace {
+
+// Nothing is left in the blocks that no operator runs any more: what they read may have gone.
+void EmptyUnusedBlocks(ProgramDesc* program) {
+  std::set<size_t> used = {0};
+  for (size_t i = 0; i < program->num_blocks(); ++i) {  // a block comes after the one that it lies in
+    if (!used.contains(i)) {
+      BlockDesc& block = program->block(i);
+      block.RemoveOps(0, block.ops().size());
+      for (const VarDesc* var : block.LocalVars()) block.RemoveVar(var->name);
+      continue;
+    }
+    for (const auto& op : program->block(i).ops()) {
+      for (const auto& [name, value] : op->attrs) {
+        if (const auto* inner = std::get_if<BlockRef>(&value)) used.insert(static_cast<size_t>(inner->index));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
   BlockDesc* block = &program->block(0);
   VarNames needed;
@@ -224,6 +246,7 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
   for (const VarDesc* var : block->LocalVars()) {
     if (!used.contains(var->name)) block->RemoveVar(var->name);
   }
+  EmptyUnusedBlocks(program);
 }
 
 void SavePersistables(const ProgramDesc& program, const Scope& scope, const fs::path& folder,

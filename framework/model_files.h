@@ -59,8 +59,9 @@ HEADRACE_API void SavePersistables(const ProgramDesc& program, const Scope& scop
 HEADRACE_API void LoadPersistables(const ProgramDesc& program, Scope* scope, const std::filesystem::path& folder,
                                    const std::string& parameters = "");
 
-// Removes the operators of the root block that do not help to compute `fetches` from `feeds`, and the variables that
-// are unused then. Throws NotFound for a name that the program does not declare.
+// Removes the operators of the root block that do not help to compute `fetches` from `feeds`, the variables that are
+// unused then, and what is in blocks that no operator runs any more. Throws NotFound for a name that the program does
+// not declare.
 HEADRACE_API void Prune(ProgramDesc* program, const std::vector<std::string>& feeds,
                         const std::vector<std::string>& fetches);
 

@@ -65,6 +65,7 @@ struct BlockGradient {
   std::string reads;   // input slot: variables outside of the block that it reads
   std::string writes;  // output slot: those that it writes
   std::string scopes;  // output slot of the StepScopes
+  bool runs_at_most_once;  // the block
 };
 
 // The steps of an operator that runs a block, for planning their gradient. Implemented in backward.cc.

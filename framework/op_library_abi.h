@@ -84,7 +84,7 @@ struct AbiLayout {
     HEADRACE_ADD_LAYOUT(hash, AttributeIndex, op_, entries_);
     HEADRACE_ADD_LAYOUT(hash, AttributeIndex::Entry, name, attr, text);
     HEADRACE_ADD_LAYOUT(hash, BlockDesc, program_, index_, parent_, vars_, vars_by_name_, ops_);
-    HEADRACE_ADD_LAYOUT(hash, BlockGradient, reads, writes, scopes);
+    HEADRACE_ADD_LAYOUT(hash, BlockGradient, reads, writes, scopes, runs_at_most_once);
     HEADRACE_ADD_LAYOUT(hash, BlockRef, index);
     HEADRACE_ADD_LAYOUT(hash, DDim, data_, size_, capacity_, inline_);
     HEADRACE_ADD_LAYOUT(hash, Error::Details, message, op_type, variable, sample_index, what);

@@ -78,7 +78,7 @@ void CheckInfo(const OpInfo& info) {
                "', which is not an int32 that it declares");
   }
   if (info.block_gradient.has_value()) {
-    const auto& [reads, writes, scopes] = *info.block_gradient;
+    const auto& [reads, writes, scopes, runs_at_most_once] = *info.block_gradient;
     HR_ENFORCE(info.gradient == nullptr && info.FindInput(reads) != nullptr && info.FindOutput(writes) != nullptr &&
                    info.FindOutput(scopes) != nullptr && info.FindAttr("sub_block") != nullptr,
                InvalidArgument, "operator '", info.type, "' is differentiated by its block, but lacks attribute ",

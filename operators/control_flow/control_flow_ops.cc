@@ -87,7 +87,7 @@ HEADRACE_REGISTER_OP(while)
     .Attr<bool>("is_test", "whether no gradient is wanted, so that no steps need to be kept", false)
     .InferShape([](InferShapeContext& ctx) { EnforceConditions(ctx, "Condition"); })
     .Operator<WhileOp>()
-    .GradientByBlock({.reads = "X", .writes = "Out", .scopes = "StepScopes"});
+    .GradientByBlock({.reads = "X", .writes = "Out", .scopes = "StepScopes", .runs_at_most_once = false});
 
 HEADRACE_REGISTER_OP(conditional_block)
     .Comment("Runs a block if all conditions hold. Otherwise its outputs stay as they are.")
@@ -107,6 +107,6 @@ HEADRACE_REGISTER_OP(conditional_block)
       }
     })
     .Operator<ConditionalBlockOp>()
-    .GradientByBlock({.reads = "Input", .writes = "Out", .scopes = "Scope"});
+    .GradientByBlock({.reads = "Input", .writes = "Out", .scopes = "Scope", .runs_at_most_once = true});
 
 }  // namespace headrace::ops

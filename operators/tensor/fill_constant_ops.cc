@@ -214,6 +214,13 @@ HEADRACE_REGISTER_OP(fill)
     .Kernel<float>(FillKernel<float>)
     .Kernel<double>(FillKernel<double>);
 
+namespace {
+
+// The elements of what is read do not matter.
+std::vector<OpDesc> NoGradient(const OpDesc&) { return {}; }
+
+}  // namespace
+
 HEADRACE_REGISTER_OP(fill_any_like)
     .Comment("A tensor of the dims of another, of which every element is the same.")
     .Input("X", "any tensor; only its dims, dtype and LoD are used", kShapeOnly)
@@ -221,7 +228,8 @@ HEADRACE_REGISTER_OP(fill_any_like)
     .Attr<double>("value", "the constant", 0.0)
     .Attr<int32_t>("dtype", "DataType of Out; -1: that of X", -1)
     .InferShape(InferFillAnyLike)
-    .With(KernelForAllTypes, FillAnyLikeKernel);
+    .With(KernelForAllTypes, FillAnyLikeKernel)
+    .Gradient(NoGradient);
 
 HEADRACE_REGISTER_OP(fill_zeros_like2)
     .Comment("Zeros of a given dtype.")
@@ -233,7 +241,8 @@ HEADRACE_REGISTER_OP(fill_zeros_like2)
       SetOutput(ctx, "Out", ctx.InputDim("X"), TypeAttr(ctx, "dtype"));
       ctx.ShareLoD("X", "Out");
     })
-    .With(KernelForAllTypes, FillZerosLike2Kernel);
+    .With(KernelForAllTypes, FillZerosLike2Kernel)
+    .Gradient(NoGradient);
 
 HEADRACE_REGISTER_OP(fill_zeros_like)
     .Comment("Zeros.")
@@ -241,6 +250,7 @@ HEADRACE_REGISTER_OP(fill_zeros_like)
     .Output("Out", "dims and dtype of X")
     .InPlace("Out", "X")
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-    .With(KernelForAllTypes, FillZerosLikeKernel);
+    .With(KernelForAllTypes, FillZerosLikeKernel)
+    .Gradient(NoGradient);
 
 }  // namespace headrace::ops

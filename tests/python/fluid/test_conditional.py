@@ -54,6 +54,38 @@ def test_parameters_of_the_branch_that_is_taken_are_trained(exe: fluid.Executor)
     assert weights == {"a": 0.0, "b": 1.0}
 
 
+@pytest.mark.parametrize("signs", [(1, -1, 1), (-1, 1, -1)])
+def test_it_does_not_matter_which_branch_comes_first(exe: fluid.Executor, signs: tuple[int, ...]) -> None:
+    """The results of a branch that has not been taken are not there, and their gradients need nothing of them."""
+    x = fluid.data("x", [None, 2])
+    w = layers.create_parameter([2], "float32", "w", default_initializer=fluid.initializer.Constant(0.5))
+    h = x * w
+    sign = layers.reduce_sum(x) > 0.0
+    outer = layers.cond(sign, lambda: layers.cond(sign, lambda: h * 2.0, lambda: h * h), lambda: layers.exp(h))
+    loss = layers.reduce_sum(outer)
+    (by_w,) = fluid.gradients(loss, w)
+    exe.run(fluid.default_startup_program())
+    for rows, s in enumerate(signs, 1):  # other shapes, too
+        values = np.full((rows, 2), s, np.float32)
+        got, gradient = exe.run(feed={"x": values}, fetch_list=[loss, by_w])
+        want = [2 * rows, 2 * rows] if s > 0 else [2 * rows * np.exp(-0.5), -rows * np.exp(-0.5)]
+        np.testing.assert_allclose([got.item(), gradient[0]], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_gradient_passes_whichever_branch_depends_on_parameters(exe: fluid.Executor, order: int) -> None:
+    x, p = fluid.data("x", [3]), fluid.data("p", [1], "bool")
+    w = layers.create_parameter([3], "float32", "w", default_initializer=fluid.initializer.Constant(1.0))
+    branches = [lambda: x, lambda: x * w][::order]
+    out = layers.cond(p, *branches)
+    assert not out.stop_gradient
+    assert layers.cond(p, lambda: x, lambda: x).stop_gradient
+    fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(out) + layers.reduce_sum(w) * 0.0)
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.full(3, 0.25, np.float32), "p": np.array([order < 0])})
+    np.testing.assert_array_equal(np.asarray(fluid.global_scope().find_var("w").get_tensor()), [0.75] * 3)
+
+
 def test_structures_and_none_are_returned(exe: fluid.Executor) -> None:
     x, total = fed("x"), layers.create_global_var([1], 0.0, "float32", persistable=True, name="total")
     out = layers.cond(

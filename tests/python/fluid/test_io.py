@@ -357,6 +357,33 @@ def test_targets_that_need_a_reader_cannot_be_saved(exe: fluid.Executor, tmp_pat
         fluid.io.save_inference_model(str(tmp_path), [], [], exe)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_inference_model_leaves_out_loops_that_it_does_not_need(
+    exe: fluid.Executor, tmp_path: Path, trained: bool
+) -> None:
+    layers = fluid.layers
+    x = fluid.data("x", [None, 3])
+    hidden, n = layers.fc(x, 3), layers.fill_constant([1], "int64", 2)
+    i = layers.fill_constant([1], "int64", 0)
+    _, auxiliary = layers.while_loop(
+        lambda i, s: layers.less_than(i, n),
+        lambda i, s: [layers.increment(i), layers.cond(n > i, lambda: s * hidden, lambda: s)],
+        [i, layers.assign(hidden)],
+    )
+    needed = layers.cond(n > i, lambda: hidden * 2.0, lambda: hidden)
+    if trained:
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(auxiliary) + layers.mean(needed))
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [needed], exe)
+    feed = {"x": np.ones((2, 3), np.float32)}
+    with fluid.scope_guard(fluid.Scope()):
+        loaded, _, targets = fluid.io.load_inference_model(str(tmp_path), exe)
+        (got,) = exe.run(loaded, feed=feed, fetch_list=targets)
+    (want,) = exe.run(fluid.default_main_program().clone(for_test=True), feed=feed, fetch_list=[needed])
+    np.testing.assert_array_equal(got, want)
+    assert [len(block.ops) > 0 for block in loaded.blocks].count(True) == 3  # the root's and the choice's two
+
+
 def test_arguments_of_save_inference_model_that_are_something_else(exe: fluid.Executor, tmp_path: Path) -> None:
     x, _, loss = fed_regression()
     exe.run(fluid.default_startup_program())

@@ -113,6 +113,32 @@ def test_steps_may_hold_networks_themselves(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(got, values.cumsum(1))
 
 
+@pytest.mark.parametrize("steps", [3, None])
+def test_a_step_may_choose_and_loop(exe: fluid.Executor, steps: int | None) -> None:
+    x, p = fluid.data("x", [steps, 1, 2]), fluid.data("p", [1], "bool")
+    x.stop_gradient = False
+    start, twice = layers.fill_constant([1, 2], "float32", 0.0), layers.fill_constant([1], "int64", 2)
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        word, before = rnn.step_input(x), rnn.memory(init=start)
+        chosen = layers.cond(p, lambda: word + before, lambda: word * 2.0)
+        i = layers.fill_constant([1], "int64", 0)
+        _, after = layers.while_loop(
+            lambda i, s: layers.less_than(i, twice), lambda i, s: [layers.increment(i), s * 3.0], [i, chosen]
+        )
+        rnn.update_memory(before, after)
+        rnn.step_output(after)
+    out = rnn()
+    assert out.shape == ((3 if steps else -1), 1, 2)
+    (by_x,) = fluid.gradients(layers.reduce_sum(out), x)
+    values = np.array([1, 10, 100], np.float32).reshape(3, 1, 1) * np.ones((3, 1, 2), np.float32)
+    for choice in (False, True):
+        got, gradient = exe.run(feed={"x": values, "p": np.array([choice])}, fetch_list=[out, by_x])
+        want = [9, 9 * 19, 9 * (100 + 9 * 19)] if choice else [18, 180, 1800]
+        np.testing.assert_array_equal(got[:, 0, 0], want)
+        np.testing.assert_array_equal(gradient[:, 0, 1], [9 + 81 + 729, 9 + 81, 9] if choice else [18] * 3)
+
+
 def test_the_program_can_be_cloned_and_serialised(exe: fluid.Executor) -> None:
     out = elman(words())
     exe.run(fluid.default_startup_program())

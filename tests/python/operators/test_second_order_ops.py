@@ -303,6 +303,21 @@ def test_a_gradient_penalty_trains() -> None:
     assert last < first
 
 
+def test_third_derivatives_by_a_term_of_a_sum() -> None:
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x, y = (fluid.data(name, [2, 3], "float64") for name in "xy")
+        x.stop_gradient = y.stop_gradient = False
+        s = x - y
+        derivative = layers.reduce_sum(s * s * s * x)
+        for _ in range(3):
+            (gradient,) = fluid.gradients(derivative, y)
+            derivative = layers.reduce_sum(gradient)
+    values = {"x": np.full((2, 3), 0.5), "y": np.full((2, 3), 2.0)}
+    (third,) = fluid.Executor().run(program, values, [gradient], scope=fluid.Scope())
+    np.testing.assert_allclose(third, np.full((2, 3), -6 * 0.5))
+
+
 def test_a_term_without_a_gradient_adds_no_operators() -> None:
     program = fluid.Program()
     with fluid.program_guard(program, fluid.Program()), fluid.unique_name.guard():

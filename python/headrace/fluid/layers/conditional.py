@@ -49,6 +49,7 @@ class _Result:
                 )
             known = outer.shape
             assign(item, output=outer)
+            outer.stop_gradient = outer.stop_gradient and item.stop_gradient
             outer.desc.shape = _either(known, item.shape)
 
     def _checked(self, item: Any) -> Variable:

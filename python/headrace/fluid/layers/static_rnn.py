@@ -33,7 +33,8 @@ class StaticRNN:
         hiddens = rnn()  # [steps, N, 32]
 
     The step is described once. If the program knows the number of steps, it is unrolled when the description ends: its
-    operators stand in the program once for each step; otherwise, an operator ``recurrent`` runs it. Losses are
+    operators stand in the program once for each step; otherwise, or if it has loops or conditions in it, an operator
+    ``recurrent`` runs it. Losses are
     differentiated through it like through any others. Variables that it uses from outside, mainly parameters, are
     shared by the steps. Steps may hold StaticRNNs themselves.
     """
@@ -70,7 +71,7 @@ class StaticRNN:
         finally:
             program._rollback()
             self._block = None
-        if self._steps == -1:
+        if self._steps == -1 or any(op.has_attr("sub_block") for op in block.ops):
             self._repeat(block)
             return
         ops, declared = self._take_out(block)
@@ -251,7 +252,7 @@ class StaticRNN:
             name = unique_name.generate(f"{self._helper.name}.output")
             step.create_var(name, dtype=output.dtype)
             step.append_op("assign", {"X": output.name}, {"Out": name})
-            shape = [-1, *output.shape]
+            shape = [-1 if self._steps is None else self._steps, *output.shape]
             results.append(block.create_var(name, shape, output.dtype, stop_gradient=output.stop_gradient))
         own = {*step.vars}
         reads = {
