@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,16 @@ class Anything:
 
 
 def test_what_collate_fn_makes_arrives_itself() -> None:
-    made: list[Any] = []
+    made: list[tuple[int, ...]] = []
 
     def collate(samples: list[Any]) -> Any:
-        made.append([Anything(samples[0]), np.array(samples), lambda: samples])
-        return made[-1]
+        batch = [Anything(samples[0]), np.array(samples), lambda: samples]
+        made.append((id(batch), *map(id, batch)))
+        return batch
 
     for _ in range(2):
         batches = list(DataLoader(Ints(5), batch_size=2, collate_fn=collate))
-        assert [id(batch) for batch in batches] == [id(batch) for batch in made]
+        assert [(id(batch), *map(id, batch)) for batch in batches] == made
         made.clear()
 
 
@@ -116,6 +118,41 @@ def test_a_batch_may_be_written_to_and_the_dataset_stays(pass_on: str | None, ki
     for batch in DataLoader(Table(rows), **arguments):
         scribble(batch)
     assert [float(row.sum()) for row in rows] == [0.0] * 4
+
+
+@pytest.mark.parametrize("more", [{}, {"path": Path("a")}, {"object": Anything(0)}], ids=["plain", "path", "object"])
+@pytest.mark.parametrize("pass_on", [None, "list", "first", "dict", "tuple", "dataclass", "user dict"])
+def test_a_batch_of_containers_that_the_dataset_keeps_may_be_written_to(
+    pass_on: str | None, more: dict[str, Any]
+) -> None:
+    """Only the container has their arrays, but the dataset has the container."""
+    samples = [{"x": np.zeros(3), "list": [np.zeros(2)], "tuple": (np.zeros(1),), **more} for _ in range(4)]
+    arguments = {"batch_size": None} if pass_on is None else {"batch_size": 2, "collate_fn": PASS_ON[pass_on]}
+    for batch in DataLoader(Samples(samples), **arguments):
+        scribble(batch)
+    for sample in samples:
+        assert [sample["x"].sum(), sample["list"][0].sum(), sample["tuple"][0].sum()] == [0, 0, 0]
+
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize("beside", ["fresh", "shared", "namedtuple"])
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_tensors_keep_their_gradients(is_leaf: bool, beside: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+    weight, mask = torch.ones(2, requires_grad=True), torch.ones(3)
+
+    def collate(samples: list[int]) -> Any:
+        other = mask if beside == "shared" else torch.tensor(samples)
+        values = (weight if is_leaf else weight * 2, other)
+        return Pair(*values) if beside == "namedtuple" else values
+
+    for x, other in DataLoader(Ints(2), batch_size=2, collate_fn=collate):
+        x.sum().backward()
+        other += 1
+    assert weight.grad.tolist() == ([1, 1] if is_leaf else [2, 2])
+    assert mask.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("pass_on", [None, "list", "dict"])

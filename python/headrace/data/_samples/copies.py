@@ -7,20 +7,21 @@ from typing import Any
 from headrace.data._samples.decode import build_arrays
 from headrace.data._samples.memory import Memory, find_shown, part_of
 from headrace.data._samples.planned import Planned
+from headrace.data._samples.tensors import is_tensor, leaves_slot_unchanged
 from headrace.data._samples.walk import Walk
 
 
 def own_copies(batch: Any) -> dict[int, Any]:
-    """Copies the arrays and tensors in the containers of a batch, such as they would arrive from a worker.
+    """Copies the arrays and tensors in the containers of a batch, such as they would arrive from a worker; but not
+    tensors that would arrive changed, such as those that need a gradient.
 
     Returns:
-        The copies, by the ``id`` of what they are copies of; none if the batch has objects of other kinds, which may
-        refer to the arrays, too.
+        The copies, by the ``id`` of what they are copies of.
     """
     shown: dict[int, Any] = {}
-    if not find_shown(batch, shown, set()):
-        return {}
-    parts = {key: part for key, value in shown.items() if (part := part_of(value)) is not None}
+    find_shown(batch, shown, set())
+    copied = {key: value for key, value in shown.items() if not is_tensor(value) or leaves_slot_unchanged(value)}
+    parts = {key: part for key, value in copied.items() if (part := part_of(value)) is not None}
     walk = Walk()
     memory = Memory(list(parts.values()), walk)
     entries = [(*memory.leaf(part), part.form, True, part.kind, part.requires_grad) for part in parts.values()]

@@ -139,9 +139,13 @@ def _references(container: Any, key: Any) -> int:
 _ONE_REFERENCE = _references([object()], 0)
 
 
-def _is_shared(container: Any, key: Any) -> bool:
-    """Whether an array or tensor in ``container[key]`` may have other owners, or is read-only."""
-    alone = _references(container, key) == _ONE_REFERENCE
+def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
+    """Whether an array or tensor in ``container[key]`` may have other owners, or is read-only.
+
+    Args:
+        alone: nobody else has the container.
+    """
+    alone = alone and _references(container, key) == _ONE_REFERENCE
     value = container[key]
     kind = type(value)
     if kind in _VALUES:
@@ -149,9 +153,9 @@ def _is_shared(container: Any, key: Any) -> bool:
     if isinstance(value, np.ndarray):
         return not (alone and value.flags.writeable and _owns_memory(value))
     if kind is dict:
-        return any(_is_shared(value, name) for name in value)
+        return any(_is_shared(value, name, alone) for name in value)
     if kind is list or kind is tuple:
-        return any(_is_shared(value, index) for index in range(len(value)))
+        return any(_is_shared(value, index, alone) for index in range(len(value)))
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
         return leaves_slot_unchanged(value) and not (alone and _owns_storage(value))

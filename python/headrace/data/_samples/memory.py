@@ -159,25 +159,23 @@ def pickle_batch(batch: Any, walk: Walk) -> Structure:
     return ("pickled", number, arrays)
 
 
-def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
-    """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects.
-    Returns whether there are no objects.
-    """
+def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> None:
+    """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects."""
     if type(value) in PLAIN_TYPES or isinstance(value, np.generic) or id(value) in seen:
-        return True
+        return
     if isinstance(value, np.ndarray) or is_tensor(value):
         shown[id(value)] = value
-        return True
+        return
     seen.add(id(value))
+    parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
-        parts: Iterable[Any] = [value[key] for key in value]
+        parts = [value[key] for key in value]
     elif is_dataclass(value):
         parts = [getattr(value, name) for name in field_names(value)]
     elif is_sequence(value):
         parts = value
-    else:
-        return isinstance(value, Ragged)
-    return all(find_shown(part, shown, seen) for part in parts)
+    for part in parts:
+        find_shown(part, shown, seen)
 
 
 class _Group:
