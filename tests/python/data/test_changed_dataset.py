@@ -373,7 +373,9 @@ def test_without_the_template_a_worker_starts_only_with_what_the_others_have() -
     assert pool._template is None
     dataset.number = 100
     kill_all(batches)
-    with pytest.raises(errors.FailedPrecondition, match="Iterate over the loader again"):
+    with pytest.raises(
+        errors.FailedPrecondition, match=r"Iterate over the loader again.*hr-template\) has been killed"
+    ):
         list(batches)
     assert next(iter(loader)).tolist() == [100, 100]
 

@@ -365,3 +365,24 @@ def test_a_distributed_sampler_in_another_epoch_is_an_error() -> None:
     resumed.load_state_dict(loader.state_dict())
     with pytest.raises(errors.FailedPrecondition, match="set_epoch"):
         list(resumed)
+
+
+def test_an_epoch_of_a_distributed_sampler_that_was_not_set_is_an_error() -> None:
+    """It names the sampler that the user has, and what to call."""
+
+    def make() -> tuple[torch_data.DistributedSampler[int], DataLoader]:
+        sampler: torch_data.DistributedSampler[int] = torch_data.DistributedSampler(Numbers(), num_replicas=2, rank=0)
+        return sampler, DataLoader(Numbers(), 4, sampler=sampler)
+
+    sampler, loader = make()
+    sampler.set_epoch(1)
+    batches = iter(loader)
+    next(batches)
+    state, rest = saved(loader), values(batches)
+    sampler, resumed = make()
+    resumed.load_state_dict(state)
+    with pytest.raises(errors.FailedPrecondition, match=r"the sampler \(DistributedSampler\).*set_epoch"):
+        list(resumed)
+    sampler.set_epoch(1)
+    resumed.load_state_dict(state)
+    assert values(resumed) == rest

@@ -173,10 +173,11 @@ class ReplayPlan(IndexPlan):
             self._drawn = (self._first * self._group_size, drawn)
             self._draw(drawn, self._group_size)  # with the first index, torch's samplers draw all that they need
         if restored.get("drawn", checksum) != checksum:
+            name = type(getattr(self._sampler, "replicated", self._sampler)).__name__  # the user's, of headrace.torch's
             raise errors.FailedPrecondition(
-                f"the sampler ({type(self._sampler).__name__}) yields other indices than before the state was taken, "
-                "so the iteration cannot continue from there: let it depend only on a seed and on set_epoch, or pass a "
-                "sampler of headrace.data"
+                f"the sampler ({name}) yields other indices than before the state was taken, so the iteration cannot "
+                "continue from there: call its set_epoch, if it has one, with the epoch of the state before iterating; "
+                "let it depend on nothing but that and a seed, or pass a sampler of headrace.data"
             )
         self._known.begin(checksum, generators)
         self._begun = True

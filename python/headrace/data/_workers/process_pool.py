@@ -181,6 +181,7 @@ class ProcessPool:
         self._stacks = Stacks()
         self._starts = StartLog()
         self._template: Template | None = None
+        self._had_template = False  # that is gone
         self._life = LifeLine()
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
@@ -249,12 +250,15 @@ class ProcessPool:
                     worker_id, self._template.process(worker_name(worker_id), starts=source.starts, **setup)
                 )
             except TemplateGone:
-                self._template = None
+                self._template, self._had_template = None, True
         if self.updates.task is None and not source.is_as_given():
+            kept = 'multiprocessing_context="fork" keeps a copy for such workers'
+            if self._had_template:
+                kept = "the process that kept it for such workers (hr-template) has been killed"
             raise errors.FailedPrecondition(
                 f"worker {worker_id} cannot start: the others have the dataset as it was when the epoch began, and the "
                 "loader cannot tell whether it has changed since. Iterate over the loader again to continue with the "
-                'current dataset; multiprocessing_context="fork" keeps a copy for such workers'
+                f"current dataset; {kept}"
             )
         return self._start(worker_id, self._process(worker_id, source))
 
