@@ -62,9 +62,9 @@ struct InPlacePair {
 // Its slots: `reads`, `writes`, `scopes` and the gradients of `writes` → the gradients of `reads`. See
 // operators/control_flow/control_flow_grad_ops.cc.
 struct BlockGradient {
-  std::string reads;   // input slot: variables outside of the block that it reads
-  std::string writes;  // output slot: those that it writes
-  std::string scopes;  // output slot of the StepScopes
+  std::string reads;       // input slot: variables outside of the block that it reads
+  std::string writes;      // output slot: those that it writes
+  std::string scopes;      // output slot of the StepScopes
   bool runs_at_most_once;  // the block
 };
 
