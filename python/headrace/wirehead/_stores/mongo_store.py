@@ -82,7 +82,7 @@ class MongoStore:
     process that sees a swap and *then* reads the leases sees all pins that are before that swap, while the others'
     holders see the swap. A process that counts for how long a lease has not changed may have read an old one; but not
     after the grave was written. An insert counts when it is acknowledged, and of two under one key only one is part of
-    the sequence.
+    the sequence. A duplicate key acknowledges nothing: what is in the way is read before it counts.
 
     Which collections there are is the primary's own view. Only how soon and how often something is dropped depends on
     it.
