@@ -395,8 +395,8 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   for (const std::string& name : given) {
     const bool is_array = IsArray(block_, name);
     const bool from_outside = given_from_outside.contains(name) || is_array;
-    // Where the gradient is missing it is a zero like the value. One that nobody takes may be like any other value: of
-    // what a variable was before the first operator that writes it, which only runs its block perhaps.
+    // Where the gradient is missing it is a zero like the value. That of what a variable was before its first operator
+    // is nobody's, so it may have any dims; and if that operator did not run its block, there is no such value.
     const bool is_first = slots.runs_at_most_once && from_outside && block_.HasLocalVar(name) &&
                           !block_.GetVar(name).persistable && values_.Version(name, index, false) == 0;
     const bool needs_value = !is_array && !is_first && !(from_outside && made.contains(name));

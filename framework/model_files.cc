@@ -199,19 +199,24 @@ namespace {
 
 // Nothing is left in the blocks that no operator runs any more: what they read may have gone.
 void EmptyUnusedBlocks(ProgramDesc* program) {
-  std::set<size_t> used = {0};
-  for (size_t i = 0; i < program->num_blocks(); ++i) {  // a block comes after the one that it lies in
-    if (!used.contains(i)) {
-      BlockDesc& block = program->block(i);
-      block.RemoveOps(0, block.ops().size());
-      for (const VarDesc* var : block.LocalVars()) block.RemoveVar(var->name);
-      continue;
-    }
-    for (const auto& op : program->block(i).ops()) {
+  std::vector<bool> used(program->num_blocks());
+  std::vector<size_t> left = {0};
+  while (!left.empty()) {
+    const size_t index = left.back();
+    left.pop_back();
+    if (used[index]) continue;
+    used[index] = true;
+    for (const auto& op : program->block(index).ops()) {
       for (const auto& [name, value] : op->attrs) {
-        if (const auto* inner = std::get_if<BlockRef>(&value)) used.insert(static_cast<size_t>(inner->index));
+        if (const auto* inner = std::get_if<BlockRef>(&value)) left.push_back(static_cast<size_t>(inner->index));
       }
     }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    BlockDesc& block = program->block(i);
+    block.RemoveOps(0, block.ops().size());
+    for (const VarDesc* var : block.LocalVars()) block.RemoveVar(var->name);
   }
 }
 
