@@ -76,7 +76,7 @@ class HandOver:
         batch = holder.pop()
         if shared:
             copies = own_copies(batch)
-            batch = _converted(batch, lambda value: copies.get(id(value), value))
+            batch = _converted(batch, lambda value: copies.get(id(value), (value, value))[1])
         to = "torch" if self._to is None and _has_tensor(batch) else self._to
         if to in ("torch", "numpy"):
             batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
@@ -207,19 +207,30 @@ def _as_array(value: Any) -> Any:
     return array if convert is None else convert(array)
 
 
-def _converted(batch: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Rebuilds the containers, with ``leaf`` applied to each value in them."""
+def _converted(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any]] | None = None) -> Any:
+    """Rebuilds the containers, with ``leaf`` applied to each value in them. What is there twice stays one.
+
+    Args:
+        done: what is in the batch, by its ``id``, and what became of it.
+    """
+    done = {} if done is None else done
+    if id(batch) not in done:
+        done[id(batch)] = batch, _rebuilt(batch, lambda value: _converted(value, leaf, done), leaf)
+    return done[id(batch)][1]
+
+
+def _rebuilt(batch: Any, convert: Callable[[Any], Any], leaf: Callable[[Any], Any]) -> Any:
+    """With ``convert`` applied to what a container has, or ``leaf`` to a value."""
     if isinstance(batch, Ragged):
         return dataclasses.replace(batch, values=leaf(batch.values), offsets=leaf(batch.offsets))
     if is_namedtuple(batch):
-        return type(batch)(*(_converted(value, leaf) for value in batch))
+        return type(batch)(*map(convert, batch))
     if isinstance(batch, Mapping):
-        items = {key: _converted(batch[key], leaf) for key in batch}
-        return like_mapping(batch, items)
+        return like_mapping(batch, {key: convert(batch[key]) for key in batch})
     if is_dataclass(batch):
-        return like_dataclass(batch, {name: _converted(getattr(batch, name), leaf) for name in field_names(batch)})
+        return like_dataclass(batch, {name: convert(getattr(batch, name)) for name in field_names(batch)})
     if type(batch) is tuple:
-        return tuple([_converted(value, leaf) for value in batch])
+        return tuple(map(convert, batch))
     if is_sequence(batch):
-        return make_sequence(type(batch), shell_of(batch), [_converted(value, leaf) for value in batch])
+        return make_sequence(type(batch), shell_of(batch), list(map(convert, batch)))
     return leaf(batch)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import io
+import pathlib
 import pickle
 import sys
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -159,23 +165,41 @@ def pickle_batch(batch: Any, walk: Walk) -> Structure:
     return ("pickled", number, arrays)
 
 
-def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> None:
-    """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects."""
-    if type(value) in PLAIN_TYPES or isinstance(value, np.generic) or id(value) in seen:
-        return
+def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
+    """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects. Returns
+    whether there are no objects that may refer to arrays.
+    """
+    if type(value) in PLAIN_TYPES or isinstance(value, (np.generic, *_VALUE_TYPES)) or id(value) in seen:
+        return True
     if isinstance(value, np.ndarray) or is_tensor(value):
         shown[id(value)] = value
-        return
+        return True
     seen.add(id(value))
-    parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
-        parts = [value[key] for key in value]
+        parts: Iterable[Any] = [value[key] for key in value]
     elif is_dataclass(value):
         parts = [getattr(value, name) for name in field_names(value)]
     elif is_sequence(value):
         parts = value
-    for part in parts:
-        find_shown(part, shown, seen)
+    else:
+        return isinstance(value, Ragged)
+    return all(find_shown(part, shown, seen) for part in parts)
+
+
+# Objects of these are what they are equal to.
+_VALUE_TYPES = (
+    pathlib.PurePath,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+    enum.Enum,
+    range,
+    type,
+)
 
 
 class _Group:
