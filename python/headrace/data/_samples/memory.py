@@ -169,7 +169,7 @@ def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
     """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects. Returns
     whether there are no objects that may refer to arrays.
     """
-    if type(value) in PLAIN_TYPES or isinstance(value, (np.generic, *_VALUE_TYPES)) or id(value) in seen:
+    if type(value) in PLAIN_TYPES or isinstance(value, _VALUE_TYPES) or id(value) in seen:
         return True
     if isinstance(value, np.ndarray) or is_tensor(value):
         shown[id(value)] = value
@@ -188,6 +188,7 @@ def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
 
 # Objects of these are what they are equal to.
 _VALUE_TYPES = (
+    np.generic,
     pathlib.PurePath,
     datetime.date,
     datetime.time,

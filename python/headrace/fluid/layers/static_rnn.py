@@ -219,6 +219,7 @@ class StaticRNN:
         """Adds an operator that runs the block of the step as often as the inputs have steps. Within the block, its
         slots have their own names: those of the sequences, for the parts of a step and its results.
         """
+        assert self._steps is not None  # _check_complete has seen to it
         program = self._helper.main_program
         block = program.current_block()
         # A variable that is used as a whole within the step keeps its name there.
@@ -252,7 +253,7 @@ class StaticRNN:
             name = unique_name.generate(f"{self._helper.name}.output")
             step.create_var(name, dtype=output.dtype)
             step.append_op("assign", {"X": output.name}, {"Out": name})
-            shape = [-1 if self._steps is None else self._steps, *output.shape]
+            shape = [self._steps, *output.shape]
             results.append(block.create_var(name, shape, output.dtype, stop_gradient=output.stop_gradient))
         own = {*step.vars}
         reads = {

@@ -154,16 +154,11 @@ class MongoStore:
             which["beat"] = {"$lt": document["beat"]}
         collection = self._collection(table)
 
-        def attempt(session: Any) -> bool:
-            try:
-                collection.update_one(which, update, upsert=True, session=session)
-                return True
-            except DuplicateKeyError:  # there is a later one, or this one already: see write_chunks
-                found = collection.find_one({"_id": key}, session=session) or {}
-                return bool(found.get("beat", -1) >= document.get("beat", math.inf))
+        def is_there(session: Any) -> bool:  # or a later one
+            found = collection.find_one({"_id": key}, session=session) or {}
+            return bool(found.get("beat", -1) >= document.get("beat", math.inf))
 
-        while not self._retried(attempt):
-            pass
+        self._store(lambda s: collection.update_one(which, update, upsert=True, session=s), is_there)
 
     def remove(self, table: str, key: str) -> None:
         self._retried(lambda s: self._collection(table).delete_one({"_id": key}, session=s))
@@ -177,18 +172,11 @@ class MongoStore:
         def write(chunk: tuple[str, bytes | memoryview]) -> None:
             name, document = chunk[0], {"_id": chunk[0], "data": Binary(bytes(chunk[1]))}
             collection = self._chunks(generation, name)
-
-            def attempt(session: Any) -> bool:
-                try:
-                    collection.insert_one(document, session=session)
-                    return True
-                except DuplicateKeyError:
-                    # Names are unique: it is ours, of an attempt that was not answered. But if the primary has failed
-                    # since, it may be the only one that has it; PyMongo does not say so.
-                    return collection.find_one({"_id": name}, {"_id": 1}, session=session) is not None
-
-            while not self._retried(attempt):
-                pass
+            # Names are unique: if it is there, it is ours, of an attempt that was not answered.
+            self._store(
+                lambda s: collection.insert_one(document, session=s),
+                lambda s: collection.find_one({"_id": name}, {"_id": 1}, session=s) is not None,
+            )
 
         self._map(write, list(chunks.items()))
 
@@ -325,6 +313,21 @@ class MongoStore:
                 with self._seen_lock:
                     if seen is not None and (self._seen is None or seen > self._seen):
                         self._seen = seen
+
+    def _store(self, write: Callable[[Any], Any], is_there: Callable[[Any], bool]) -> None:
+        """Writes until a majority has it. Where the server says that it is there already, and its primary has failed
+        since, that may be the only one that has it; PyMongo does not say so.
+        """
+
+        def attempt(session: Any) -> bool:
+            try:
+                write(session)
+                return True
+            except DuplicateKeyError:
+                return is_there(session)
+
+        while not self._retried(attempt):
+            pass
 
     def _retried(self, operation: Callable[[Any], Result]) -> Result:
         """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
