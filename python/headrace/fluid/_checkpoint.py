@@ -120,9 +120,7 @@ def save_checkpoint(
         core.replace_files(folder, {_STATE: json.dumps({**description, "checksum": _of_text(description)}).encode()})
         os.rename(folder, os.path.join(root, f"checkpoint_{serial}"))
         _sync(root)
-        for old in [*serials, serial][:-max_num_checkpoints]:
-            os.rename(os.path.join(root, f"checkpoint_{old}"), os.path.join(root, f"{_UNFINISHED}{old}"))
-        _remove_unfinished(root)
+        _remove(root, [*serials, serial][:-max_num_checkpoints])
     return serial
 
 
@@ -185,6 +183,13 @@ def load_checkpoint(
     return {} if saved["extra"] is None else saved["extra"]
 
 
+def remove_checkpoints(root: str) -> None:
+    """Removes all checkpoints from a folder, and nothing else."""
+    if os.path.isdir(root):
+        with core.FileSetLock(root):
+            _remove(root, _serials(root))
+
+
 def _persistables(program: Program) -> list[Variable]:
     kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
     return [kept[name] for name in sorted(kept)]
@@ -219,6 +224,13 @@ def _check_same(folder: str, what: str, saved: Mapping[str, Any], wanted: Mappin
 def _serials(root: str) -> list[int]:
     found = (_NAME.fullmatch(name) for name in os.listdir(root))
     return sorted(int(match[1]) for match in found if match is not None)
+
+
+def _remove(root: str, serials: Sequence[int]) -> None:
+    """Each is complete until it is gone under its name."""
+    for serial in serials:
+        os.rename(os.path.join(root, f"checkpoint_{serial}"), os.path.join(root, f"{_UNFINISHED}{serial}"))
+    _remove_unfinished(root)
 
 
 def _remove_unfinished(root: str) -> None:

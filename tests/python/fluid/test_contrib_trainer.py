@@ -97,6 +97,76 @@ def test_what_is_saved_infers_and_continues(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx(training.test(lambda: iter([list(zip(X, Y))]), ["x", "y"])[0], rel=1e-5)
 
 
+class Killed(Exception):
+    """Ends a training as a crash would."""
+
+
+@pytest.mark.parametrize("last", [(0, 0), (1, 0), (1, 2), (2, 1)])
+def test_a_training_continues_from_its_last_checkpoint(last: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("the user's")
+
+    def seeded() -> list[Any]:
+        fluid.default_startup_program().random_seed = 5
+        return network()
+
+    def trained(dies_at: tuple[int, int] | None, config: trainer.CheckpointConfig | None) -> tuple[Any, list[Any]]:
+        steps: list[Any] = []
+
+        def handle(event: Any) -> None:
+            if isinstance(event, trainer.EndStepEvent):
+                steps.append((event.epoch, event.step, event.metrics[0].item()))
+                if (event.epoch, event.step) == dies_at:
+                    raise Killed
+
+        training = trainer.Trainer(seeded, lambda: fluid.optimizer.Adam(0.1), checkpoint_config=config)
+        try:
+            training.train(3, handle, batches, ["x", "y"])
+        except Killed:
+            pass
+        return training.test(batches, ["x", "y"]), steps
+
+    expected, all_steps = trained(None, None)
+    config = trainer.CheckpointConfig(tmp_path, max_num_checkpoints=2, step_interval=2)
+    _, before = trained(last, config)
+    assert before == all_steps[: len(before)]
+    assert len(list(tmp_path.glob("checkpoint_*"))) == min(2, sum(step % 2 == 0 for _, step, _ in before))
+    result, after = trained(None, config)
+    assert result == expected
+    saved = max((epoch, step) for epoch, step, _ in before if step % 2 == 0)
+    assert after == [step for step in all_steps if step[:2] > saved]
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["notes"]
+
+
+def test_a_stopped_training_removes_its_checkpoints(tmp_path: Path) -> None:
+    config = trainer.CheckpointConfig(tmp_path / "kept", epoch_interval=2, step_interval=1)
+    training = trainer.Trainer(network, lambda: fluid.optimizer.SGD(0.1), checkpoint_config=config)
+    seen: list[Any] = []
+
+    def handle(event: Any) -> None:
+        seen.append(type(event).__name__)
+        if isinstance(event, trainer.EndStepEvent) and (event.epoch, event.step) == (1, 2):
+            # Epoch 1 saves none.
+            assert sorted(path.name for path in (tmp_path / "kept").glob("c*")) == [f"checkpoint_{i}" for i in range(3)]
+            training.stop()
+
+    training.train(5, handle, batches, ["x", "y"])
+    assert seen[-1] == "EndStepEvent"
+    assert not list((tmp_path / "kept").glob("checkpoint_*"))
+
+
+def test_a_checkpoint_needs_the_reader_and_the_network_that_it_was_saved_with(tmp_path: Path) -> None:
+    config = trainer.CheckpointConfig(tmp_path, step_interval=1)
+    training = trainer.Trainer(network, lambda: fluid.optimizer.SGD(0.1), checkpoint_config=config)
+    fluid.io.save_checkpoint(
+        training.exe, tmp_path, training.train_program, extra={"epoch": 0, "step": 2}, scope=training.scope
+    )
+    again = trainer.Trainer(network, lambda: fluid.optimizer.SGD(0.1), checkpoint_config=config)
+    with pytest.raises(errors.FailedPrecondition, match="after batch 3 of epoch 0, but the reader has only 2"):
+        again.train(1, lambda event: None, lambda: list(batches())[:2], ["x", "y"])
+    with pytest.raises(errors.InvalidArgument, match="checkpoint of another program"):
+        trainer.Trainer(network, lambda: fluid.optimizer.Adam(0.1), checkpoint_config=config)
+
+
 def test_wrong_use_is_refused() -> None:
     with pytest.raises(errors.TypeMismatch, match="optimizer_func has to return an optimizer, got int"):
         trainer.Trainer(network, lambda: 1)  # type: ignore[arg-type, return-value]
@@ -107,8 +177,10 @@ def test_wrong_use_is_refused() -> None:
         training.train(1, lambda event: None, batches, ["x", "z"])
     with pytest.raises(errors.InvalidArgument, match="the reader has no batches"):
         training.test(lambda: iter([]), ["x", "y"])
-    with pytest.raises(errors.Unimplemented, match=r"fluid\.io\.save_checkpoint"):
-        trainer.CheckpointConfig("folder")
+    with pytest.raises(errors.TypeMismatch, match="checkpoint_config has to be a CheckpointConfig, got str"):
+        trainer.Trainer(network, lambda: fluid.optimizer.SGD(0.1), checkpoint_config="folder")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgument, match="step_interval has to be a positive int, got 0"):
+        trainer.CheckpointConfig("folder", step_interval=0)
 
 
 def test_mixed_precision_is_imported_and_refused() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import io, unique_name
+from headrace.fluid._checkpoint import remove_checkpoints
 from headrace.fluid.core import Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import Executor, scope_guard
@@ -62,10 +63,32 @@ class EndStepEvent:
 
 
 class CheckpointConfig:
-    """Raises Unimplemented: :func:`fluid.io.save_checkpoint` saves more, the position of readers, for example."""
+    """When and where a :class:`Trainer` saves checkpoints.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise errors.Unimplemented("CheckpointConfig: call fluid.io.save_checkpoint in the event handler")
+    Args:
+        checkpoint_dir: a folder for them; None: the working directory.
+        max_num_checkpoints: only this many are kept.
+        epoch_interval, step_interval: a checkpoint follows each step whose number, and whose epoch's, they divide.
+
+    Raises:
+        InvalidArgument: a number is not a positive int.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        max_num_checkpoints: int = 3,
+        epoch_interval: int = 1,
+        step_interval: int = 10,
+    ) -> None:
+        self.checkpoint_dir = os.getcwd() if checkpoint_dir is None else os.fspath(checkpoint_dir)
+        self.max_num_checkpoints = max_num_checkpoints
+        self.epoch_interval = epoch_interval
+        self.step_interval = step_interval
+        for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
+            number = getattr(self, name)
+            if not isinstance(number, int) or number < 1:
+                raise errors.InvalidArgument(f"CheckpointConfig: {name} has to be a positive int, got {number!r}")
 
 
 class Trainer:
@@ -76,10 +99,13 @@ class Trainer:
         optimizer_func: returns the optimizer.
         param_path: a folder with parameters to begin with; None: the initial ones.
         place, parallel: Fluid's; programs run on the processor, with its threads.
-        checkpoint_config: has to be None: see :class:`CheckpointConfig`.
+        checkpoint_config: saves checkpoints while it trains. A trainer that finds one continues after the step that
+            saved it: it skips the batches of the epoch up to there, and reports no events for them. When training has
+            ended, or was stopped, its checkpoints are removed.
 
     Raises:
-        TypeMismatch: ``optimizer_func`` returns anything but an optimizer.
+        TypeMismatch: ``optimizer_func`` returns anything but an optimizer, or ``checkpoint_config`` is something else.
+        InvalidArgument, DataLoss: the checkpoint belongs to another network, or is damaged.
 
     Attributes:
         train_program, test_program, startup_program, scope, exe: what is trained, where and by whom.
@@ -92,8 +118,13 @@ class Trainer:
         param_path: str | os.PathLike[str] | None = None,
         place: Any = None,
         parallel: bool = False,
-        checkpoint_config: None = None,
+        checkpoint_config: CheckpointConfig | None = None,
     ) -> None:
+        if checkpoint_config is not None and not isinstance(checkpoint_config, CheckpointConfig):
+            raise errors.TypeMismatch(
+                f"checkpoint_config has to be a CheckpointConfig, got {type(checkpoint_config).__name__}"
+            )
+        self.checkpoint_cfg = checkpoint_config
         self.scope, self.startup_program, self.train_program = Scope(), Program(), Program()
         self._stopped = False
         with program_guard(self.train_program, self.startup_program), unique_name.guard():
@@ -109,6 +140,12 @@ class Trainer:
             self.exe.run(self.startup_program)
             if param_path is not None:
                 io.load_persistables(self.exe, os.fspath(param_path), self.train_program)
+            #: (epoch, step) of the checkpoint that was loaded; (0, -1): none.
+            self._resumed = (0, -1)
+            if checkpoint_config is not None:
+                saved = io.load_checkpoint(self.exe, checkpoint_config.checkpoint_dir, self.train_program)
+                if saved is not None:
+                    self._resumed = (saved["epoch"], saved["step"])
 
     def stop(self) -> None:
         """Ends the training after the step in progress; an event handler may call it."""
@@ -129,6 +166,7 @@ class Trainer:
 
         Raises:
             InvalidArgument: ``reader`` or ``feed_order`` is missing.
+            FailedPrecondition: the reader has fewer batches than the checkpoint says were trained with.
             Whatever they, or the program, raise.
         """
         if reader is None or feed_order is None:
@@ -136,18 +174,44 @@ class Trainer:
         self._stopped = False
         feeder = DataFeeder(_in_order(feed_order), program=self.train_program)
         names = [out.name for out in self.train_func_outputs]
+        (first_epoch, skipped), self._resumed = self._resumed, (0, -1)
         with scope_guard(self.scope):
-            for epoch in range(num_epochs):
+            for epoch in range(first_epoch, num_epochs):
                 event_handler(BeginEpochEvent(epoch))
+                step = -1
                 for step, data in enumerate(reader()):
                     if self._stopped:
-                        return
+                        break
+                    if step <= skipped:
+                        continue
                     begin = BeginStepEvent(epoch, step)
                     event_handler(begin)
                     wanted = names if begin.fetch_metrics else []
                     metrics = self.exe.run(self.train_program, feed=feeder.feed(data), fetch_list=wanted)
+                    self._save_checkpoint(epoch, step)
                     event_handler(EndStepEvent(epoch, step, metrics))
+                if self._stopped:
+                    break
+                if step < skipped:
+                    raise errors.FailedPrecondition(
+                        f"train(): the checkpoint was saved after batch {skipped + 1} of epoch {epoch}, but the reader "
+                        f"has only {step + 1}: give the reader that was used then"
+                    )
+                skipped = -1
                 event_handler(EndEpochEvent(epoch))
+        if self.checkpoint_cfg is not None:
+            remove_checkpoints(self.checkpoint_cfg.checkpoint_dir)
+
+    def _save_checkpoint(self, epoch: int, step: int) -> None:
+        config = self.checkpoint_cfg
+        if config is not None and epoch % config.epoch_interval == 0 and step % config.step_interval == 0:
+            io.save_checkpoint(
+                self.exe,
+                config.checkpoint_dir,
+                self.train_program,
+                extra={"epoch": epoch, "step": step},
+                max_num_checkpoints=config.max_num_checkpoints,
+            )
 
     def test(self, reader: Callable[[], Iterable[Any]], feed_order: FeedOrder) -> list[Any]:
         """The mean of each value that the network returned, over the batches of ``reader``. InvalidArgument if there
