@@ -33,6 +33,24 @@ def test_torchrun(tmp_path: Path) -> None:
     assert all(float(loss) < 0.1 for _, epoch, loss, _ in lines if epoch == "2")
 
 
+def test_fsdp_continues_with_fewer_processes(tmp_path: Path) -> None:
+    pytest.importorskip("torch", minversion="2.7")
+    path = write_program("distributed.md", "train_fsdp.py", tmp_path)
+
+    def losses(processes: int, folder: str, stop_after: int) -> list[tuple[int, float]]:
+        count = ["--standalone", "--nproc-per-node", str(processes)]
+        launch = [sys.executable, "-m", "torch.distributed.run", *count, str(path), folder, str(stop_after)]
+        done = subprocess.run(launch, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        lines = re.findall(rf"{processes} processes, step (\d+): loss ([\d.]+)\n", done.stdout)
+        return [(int(step), float(loss)) for step, loss in lines]
+
+    whole = losses(1, "none", 1000)
+    first, rest = losses(2, "checkpoint", 10), losses(1, "checkpoint", 1000)
+    assert [step for step, _ in first + rest] == [*range(1, 11), *range(1, 22)]
+    assert [loss for _, loss in first + rest] == pytest.approx([loss for _, loss in whole], rel=1e-3, abs=1e-5)
+
+
 def test_slurm(tmp_path: Path) -> None:
     """srun's part is done by hand: it sets these variables."""
     pytest.importorskip("torch")
