@@ -56,6 +56,43 @@ def test_each_pass_reads_one_generation_and_asks_once_for_a_newer_one(config: di
     assert asked == [1, 2]
 
 
+def test_a_thread_that_reads_an_old_generation_slowly_does_not_interrupt_a_pass(
+    config: dict[str, Any], cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = GenerationManager(cache)
+
+    def swap(start: int) -> None:
+        fill(cache, start)
+        while manager.step() is None:
+            time.sleep(0.01)
+
+    swap(0)
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        assert dataset[0][1][0] == 0
+        reader = dataset._reader
+        assert reader is not None
+        has_read, goes_on, read = threading.Event(), threading.Event(), reader.read
+
+        def slowly(generation: int, id: int, *more: Any) -> Any:
+            sample = read(generation, id, *more)
+            if threading.current_thread() is not threading.main_thread():
+                has_read.set()
+                goes_on.wait(10)
+            return sample
+
+        monkeypatch.setattr(reader, "read", slowly)
+        thread = threading.Thread(target=dataset.__getitem__, args=(1,))
+        thread.start()
+        assert has_read.wait(10)
+        swap(10)
+        assert dataset[0][1][0] == 10
+        goes_on.set()
+        thread.join()
+        swap(20)
+        assert [dataset[id][1][0] for id in (1, 2)] == [11, 12]
+        assert dataset[0][1][0] == 20
+
+
 def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
     manager = GenerationManager(cache)
     reader = Reader(cache, ("data", "label"))

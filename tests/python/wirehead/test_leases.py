@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import threading
 import time
 from typing import Any
 
@@ -84,6 +85,26 @@ def test_a_lease_that_is_renewed_too_late_does_not_come_back_to_life(cache: Cach
     assert not lease.pin([1])
     assert lease.key != key
     assert lease.is_alive()
+    lease.close()
+
+
+def test_a_lease_that_is_renewed_too_late_never_looks_alive(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, clock = Lease(cache, "reader"), cache.clock
+    lease.pin([1])
+    lease._renewed -= 2 * cache.config.lease  # this process stood still
+    renewal = threading.Thread(target=lease._write)
+
+    def renewed_meanwhile() -> float:
+        if not renewal.ident:
+            renewal.start()
+            renewal.join(0.2)
+        return clock()
+
+    monkeypatch.setattr(cache, "clock", renewed_meanwhile)
+    assert not lease.is_alive()
+    renewal.join()
+    assert not lease.is_alive()
+    assert not lease.keeps(1)
     lease.close()
 
 

@@ -38,7 +38,7 @@ def trust_a_lease_for_longer_than_it_lasts(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_without_a_look_at_the_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lease, "is_alive", lambda self: True)
+    patch.setattr(Lease, "_is_alive", lambda self: True)
     patch.setattr(Lease, "_lapsed", lambda self: False)
 
 

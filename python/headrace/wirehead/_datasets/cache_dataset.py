@@ -109,7 +109,7 @@ class CacheDataset:
         return self.config.swap_cap
 
     def __getstate__(self) -> dict[str, Any]:
-        handles = ("_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_read_ids", "_rounds")
+        handles = ("_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_of_pass", "_read_ids", "_rounds")
         return {name: value for name, value in self.__dict__.items() if name not in handles}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,8 +202,9 @@ class CacheDataset:
         self._reader: Reader | None = None
         self._finalizer: weakref.finalize[..., CacheDataset] | None = None
         self._pid = 0
-        self._generation = 0
-        self._read_ids: set[int] = set()
+        self._generation = 0  # that was read last, by any thread
+        self._of_pass = 0  # the generation that is read without a sampler; changes under the lock
+        self._read_ids: set[int] = set()  # of it
         self._rounds: dict[int, int] = {}  # generation by round: those under way
 
     def _open(self) -> tuple[Cache, Reader]:
@@ -271,6 +272,8 @@ class CacheDataset:
                     generation = reader.pin_current(self.timeout, keep=True)
                     if round:
                         self._rounds[round] = generation
+                    else:
+                        self._of_pass = generation
         else:
             raise CorruptSampleError(generation, id, _TOO_FAST)
         self._generation = generation
@@ -327,12 +330,12 @@ class CacheDataset:
     def _of_ids(self, ids: Sequence[int]) -> int:
         """The generation to read these from when no sampler says in which round they are. Under the lock."""
         _, reader = self._open()
-        pinned = reader.is_pinned(self._generation)
+        pinned = reader.is_pinned(self._of_pass)
         if not pinned or not self._read_ids.isdisjoint(ids):
-            self._generation = reader.pin_current(self.timeout, keep=bool(self._rounds))
+            self._of_pass = reader.pin_current(self.timeout, keep=bool(self._rounds))
             self._read_ids.clear()  # asked once for each pass, even if there is no newer one
         self._read_ids.update(ids)
-        return self._generation
+        return self._of_pass
 
     def _of_round(self, round: int) -> int:
         """The generation that all copies of this dataset read in a round. Under the lock."""

@@ -52,7 +52,7 @@ class Lease:
         self._gone: CacheGoneError | None = None
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
-        self._lock = threading.Lock()  # guards all above
+        self._lock = threading.Lock()  # guards all above; the thread reads _renewed without it, for its pauses only
         self._write_lock = threading.Lock()  # orders the writes; taken before the other
         self._stop = threading.Event()
         self._wake = threading.Event()  # there is something to write, or the end
@@ -60,7 +60,8 @@ class Lease:
 
     @property
     def generations(self) -> list[int]:
-        return self._generations
+        with self._lock:
+            return list(self._generations)
 
     def pin(self, generations: Iterable[int]) -> bool:
         """These, and no others, are in use from now on. Returns whether they were kept from being dropped before: if
@@ -94,7 +95,7 @@ class Lease:
         self._generations = sorted(set(generations))
         now = self._cache.clock()
         self._used = {g: self._used.get(g, now) for g in self._generations}
-        return self.is_alive() and self._kept_from <= min(self._generations)
+        return self._is_alive() and self._kept_from <= min(self._generations)
 
     def use(self, generation: int) -> bool:
         """Whether a generation is pinned still, and stays so for now: it is not idle.
@@ -105,14 +106,15 @@ class Lease:
         with self._lock:
             if self._gone is not None:
                 raise self._gone
-            self._busy = generation in self._generations and self.is_alive()
+            self._busy = generation in self._generations and self._is_alive()
             if self._busy:
                 self._used[generation] = self._cache.clock()
             return self._busy
 
     def rest(self) -> None:
         """Nothing is in use before :meth:`use` or :meth:`pin` is called again."""
-        self._busy = False
+        with self._lock:
+            self._busy = False
 
     def update(self, **details: Any) -> None:
         """The contents of the next renewal."""
@@ -121,6 +123,15 @@ class Lease:
 
     def is_alive(self) -> bool:
         """Whether no other process can have declared it dead before now, since it was first pinned with this key."""
+        with self._lock:
+            return self._is_alive()
+
+    def keeps(self, generation: int) -> bool:
+        """Whether it is alive and names this generation."""
+        with self._lock:
+            return generation in self._generations and self._is_alive()
+
+    def _is_alive(self) -> bool:
         return not self._has_lapsed and self._cache.clock() - self._renewed < _TRUST * self._cache.config.lease
 
     def has_lapsed(self) -> bool:
@@ -131,7 +142,7 @@ class Lease:
             return self._lapsed()
 
     def _lapsed(self) -> bool:
-        return self._renewed > float("-inf") and not self.is_alive()
+        return self._renewed > float("-inf") and not self._is_alive()
 
     def abandon(self) -> None:
         """Ends it without a word, as death would."""
@@ -189,7 +200,8 @@ class Lease:
             if is_time:
                 self._cache.check_is_there()
         except CacheGoneError as error:
-            self._gone = error
+            with self._lock:
+                self._gone = error
         except Exception as error:  # the operations themselves will say so
             log.debug("lease %s was not renewed: %s", self.key, error)
 

@@ -64,7 +64,7 @@ class Reader:
 
     def is_pinned(self, generation: int) -> bool:
         """Whether it cannot be dropped from now on."""
-        return generation in self._lease.generations and self._lease.is_alive()
+        return self._lease.keeps(generation)
 
     def is_certain(self, generation: int) -> bool:
         """Whether it has not been dropped either."""
