@@ -6,7 +6,7 @@ namespace headrace {
 
 Error::Error(std::string message)
     : std::runtime_error(message),
-      details_(std::make_shared<const Details>(Details{message, {}, {}, -1, std::move(message)})) {}
+      details_(std::make_shared<const Details>(Details{message, {}, {}, {}, -1, std::move(message)})) {}
 Error::~Error() = default;
 
 void Error::AddNote(std::string_view note) {
@@ -15,10 +15,11 @@ void Error::AddNote(std::string_view note) {
   Replace(std::move(details));
 }
 
-void Error::SetOpType(std::string_view op_type) {
+void Error::SetOpType(std::string_view op_type, std::string_view operands) {
   if (details_->op_type.empty()) {
     Details details = *details_;
     details.op_type = op_type;
+    details.operands = operands;
     Replace(std::move(details));
   }
 }
@@ -46,7 +47,11 @@ void Error::Replace(Details details) {
     where += part;
   };
   if (!details.op_type.empty()) add(StrCat("operator '", details.op_type, "'"));
-  if (!details.variable.empty()) add(StrCat("variable '", details.variable, "'"));
+  if (!details.variable.empty()) {
+    add(StrCat("variable '", details.variable, "'"));
+  } else if (!details.operands.empty()) {
+    where += StrCat(" (", details.operands, ")");
+  }
   if (details.sample_index >= 0) add(StrCat("sample ", details.sample_index));
   details.what = where.empty() ? details.message : details.message + where + "]";
   details_ = std::make_shared<const Details>(std::move(details));

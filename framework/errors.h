@@ -44,7 +44,8 @@ class HEADRACE_API Error : public std::runtime_error {
   int64_t sample_index() const { return details_->sample_index; }
 
   // Add context on the way up. A context that is already set is kept: the innermost place is the most precise one.
-  void SetOpType(std::string_view op_type);
+  // `operands`, such as "X=[image]", tell which of the operators of its type it is, unless a variable does.
+  void SetOpType(std::string_view op_type, std::string_view operands = {});
   void SetVariable(std::string_view variable);
   void SetSampleIndex(int64_t index);
   // Adds "; note" to the message.
@@ -60,6 +61,7 @@ class HEADRACE_API Error : public std::runtime_error {
   struct Details {
     std::string message;
     std::string op_type;
+    std::string operands;
     std::string variable;
     int64_t sample_index = -1;
     std::string what;

@@ -50,9 +50,9 @@ size_t Mention(std::string_view message, std::string_view direction, std::string
   return std::min(at, message.find(StrCat(direction, " slot '", slot, "'")));
 }
 
-// What a message is about comes first in it; what it is compared with, later.
+// What a message is about comes first in it; what it is compared with, later. Null: it mentions no slot.
 const std::vector<std::string>* NamesItIsAbout(std::string_view message, const OpDesc& op) {
-  const std::vector<std::string>* about = op.inputs.empty() ? nullptr : &op.inputs.begin()->second;
+  const std::vector<std::string>* about = nullptr;
   size_t first = std::string_view::npos;
   for (const auto& [direction, slots] : {std::pair("input", &op.inputs), std::pair("output", &op.outputs)}) {
     for (const auto& [slot, names] : *slots) {
@@ -66,11 +66,15 @@ const std::vector<std::string>* NamesItIsAbout(std::string_view message, const O
 }
 
 void AddContext(const OpDesc& op, Error* error) {
-  error->SetOpType(op.type);
+  if (!error->op_type().empty()) {
+    return;  // it is about an operator within this one
+  }
   const std::vector<std::string>* names = NamesItIsAbout(error->message(), op);
   if (names == nullptr) {
+    error->SetOpType(op.type, SlotsToString(op.inputs.empty() ? op.outputs : op.inputs));
     return;
   }
+  error->SetOpType(op.type);
   std::string list;
   for (const std::string& name : *names) {
     list += (list.empty() ? "" : "', '") + name;

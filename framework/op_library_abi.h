@@ -87,7 +87,7 @@ struct AbiLayout {
     HEADRACE_ADD_LAYOUT(hash, BlockGradient, reads, writes, scopes, runs_at_most_once);
     HEADRACE_ADD_LAYOUT(hash, BlockRef, index);
     HEADRACE_ADD_LAYOUT(hash, DDim, data_, size_, capacity_, inline_);
-    HEADRACE_ADD_LAYOUT(hash, Error::Details, message, op_type, variable, sample_index, what);
+    HEADRACE_ADD_LAYOUT(hash, Error::Details, message, op_type, operands, variable, sample_index, what);
     HEADRACE_ADD_LAYOUT(hash, ExecutionContext, op_, attrs_, inputs_, outputs_);
     HEADRACE_ADD_LAYOUT(hash, ExecutionContext::Slot, name, variables);
     HEADRACE_ADD_LAYOUT(hash, GradientUses, inputs, outputs, no_gradient);

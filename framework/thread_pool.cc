@@ -1,20 +1,17 @@
 #include "framework/thread_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <atomic>
 #include <chrono>
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "framework/errors.h"
 #include "framework/spin_pause.h"
+#include "framework/start_thread.h"
 
 namespace headrace {
 namespace {
@@ -109,25 +106,12 @@ class ThreadPool::Workers {
   };
 
   void Start() {
-    if (running_.size() == threads_) {
-      return;
+    running_.reserve(threads_);
+    while (running_.size() < threads_) {
+      const size_t thread = running_.size() + 1;
+      const std::string what = StrCat("thread ", thread + 1, " of ", threads_ + 1, " (cpu_num)");
+      running_.push_back(StartThread(what, [this, thread, seen = generation_.load()] { Work(thread, seen); }));
     }
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::string failure;
-    try {
-      running_.reserve(threads_);
-      while (running_.size() < threads_) {
-        running_.emplace_back(&Workers::Work, this, running_.size() + 1, generation_.load());
-      }
-    } catch (const std::system_error& error) {
-      failure = error.what();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    HR_ENFORCE(failure.empty(), ResourceExhausted, "cannot start thread ", running_.size() + 2, " of ", threads_ + 1,
-               " (cpu_num): ", failure);
   }
 
   void Work(size_t thread, uint32_t seen) {

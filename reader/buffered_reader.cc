@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "framework/start_thread.h"
+
 namespace headrace {
 
 BufferedReader::BufferedReader(const std::shared_ptr<ReaderBase>& below) : DecoratedReader(below) {}
@@ -14,7 +16,8 @@ BufferedReader::~BufferedReader() {
 
 void BufferedReader::ReadNextImpl(LoDTensorArray* out) {
   if (!ahead_->thread.joinable()) {
-    ahead_->thread = std::thread(&BufferedReader::Prefetch, this, ahead_->buffer.epoch());
+    ahead_->thread =
+        StartThread("the thread of a double buffer", [this, epoch = ahead_->buffer.epoch()] { Prefetch(epoch); });
   }
   ahead_->buffer.Receive(out);  // leaves `*out` empty at the end of the data
 }

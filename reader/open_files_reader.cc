@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "framework/errors.h"
 #include "framework/op_registry.h"
+#include "framework/start_thread.h"
 #include "reader/reader_op_util.h"
 #include "reader/recordio/recordio.h"
 #include "reader/recordio_reader.h"
@@ -42,11 +42,10 @@ void OpenFilesReader::Begin() {
   const uint64_t epoch = reading_->buffer.epoch();
   try {
     for (size_t i = 0; i < thread_num_; ++i) {
-      reading_->threads.emplace_back(&OpenFilesReader::ReadFiles, this, epoch);
+      reading_->threads.push_back(StartThread("a thread that reads files", [this, epoch] { ReadFiles(epoch); }));
     }
-  } catch (const std::system_error& error) {
-    reading_->buffer.Fail(
-        std::make_exception_ptr(ResourceExhausted(StrCat("cannot start a thread: ", error.code().message()))), epoch);
+  } catch (...) {
+    reading_->buffer.Fail(std::current_exception(), epoch);
   }
 }
 

@@ -38,7 +38,6 @@ class HEADRACE_API OpenFilesReader final : public ReaderBase {
   bool RewindImpl() override;
 
   void Begin();
-  void End();
   void ReadFiles(uint64_t epoch);
 
   struct Reading {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/errors.h"
+#include "framework/start_thread.h"
 
 namespace headrace {
 
@@ -204,7 +205,8 @@ QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> schedule
                          std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks, int64_t timeout_ns)
     : pass_(std::make_shared<Pass>(std::move(scheduler), std::move(queue), std::move(hooks), timeout_ns)),
       owner_(getpid()),
-      thread_(std::make_unique<std::thread>([pass = pass_] { pass->Run(); })),
+      thread_(std::make_unique<std::thread>(
+          StartThread("the thread that feeds a reader", [pass = pass_] { pass->Run(); }))),
       thread_id_(thread_->get_id()) {}
 
 QueueFeeder::~QueueFeeder() {

@@ -1,7 +1,6 @@
 // _core.exit_with: no worker outlives the program of the main process.
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -10,10 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <string>
-#include <system_error>
-#include <thread>
 
-#include "framework/errors.h"
+#include "framework/start_thread.h"
 #include "python/bindings/bindings.h"
 
 namespace headrace::python {
@@ -41,30 +38,18 @@ void RemoveSockets(const std::string& folder) {
 // may end before the main process's sockets are removed. SIGCONT does nothing to a process that is not stopped.)
 void ExitWith(int life, const std::string& sockets) {
   prctl(PR_SET_PDEATHSIG, SIGCONT);
-  // The thread inherits the mask: signals are for Python's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([life, sockets] {
-      struct flock whole{};  // shared: all workers get it at once
-      whole.l_type = F_RDLCK;
-      whole.l_whence = SEEK_SET;
-      while (fcntl(life, F_SETLKW, &whole) != 0 && (errno == EINTR || errno == ENOLCK)) {
-        usleep(1000);
-      }
-      if (!sockets.empty()) {
-        RemoveSockets(sockets);
-      }
-      _exit(1);
-    }).detach();
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    Throw<ResourceExhausted>("a worker cannot start the thread that watches the main process: ", error.what(),
-                             ". A limit on threads and processes (ulimit -u, the pids cgroup) is reached");
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  StartThread("the thread that watches the main process", [life, sockets] {
+    struct flock whole{};  // shared: all workers get it at once
+    whole.l_type = F_RDLCK;
+    whole.l_whence = SEEK_SET;
+    while (fcntl(life, F_SETLKW, &whole) != 0 && (errno == EINTR || errno == ENOLCK)) {
+      usleep(1000);
+    }
+    if (!sockets.empty()) {
+      RemoveSockets(sockets);
+    }
+    _exit(1);
+  }).detach();
 }
 
 }  // namespace

@@ -68,17 +68,17 @@ void RecordIOWriter::EndedByErrors(const Step& step) {
 
 void RecordIOWriter::Flush() {
   if (records_ == 0) return;
-  if (compressor_ == RecordIOCompressor::kSnappy) {
-    payload_ = ToSnappyStream(payload_);
+  EndedByErrors([&] {
+    if (compressor_ == RecordIOCompressor::kSnappy) {
+      payload_ = ToSnappyStream(payload_);
+    }
     HR_ENFORCE(payload_.size() <= std::numeric_limits<uint32_t>::max(), InvalidArgument, "'", path_,
                "': a chunk has less than 4 GiB, got ", payload_.size(), " bytes");
-  }
-  const ChunkHeader header{.magic = kChunkMagic,
-                           .records = records_,
-                           .checksum = Crc32(payload_),
-                           .compressor = static_cast<uint32_t>(compressor_),
-                           .bytes = static_cast<uint32_t>(payload_.size())};
-  EndedByErrors([&] {
+    const ChunkHeader header{.magic = kChunkMagic,
+                             .records = records_,
+                             .checksum = Crc32(payload_),
+                             .compressor = static_cast<uint32_t>(compressor_),
+                             .bytes = static_cast<uint32_t>(payload_.size())};
     file_->Write(&header, sizeof(header));
     file_->Write(payload_);
   });

@@ -33,14 +33,15 @@ class HEADRACE_API RecordIOWriter {
   RecordIOWriter(const RecordIOWriter&) = delete;
   RecordIOWriter& operator=(const RecordIOWriter&) = delete;
 
-  // Throws FailedPrecondition after Close or an IoError, InvalidArgument for a record of 4 GiB or more, IoError.
+  // Throws InvalidArgument for a record of 4 GiB or more, which is not written, or one that no chunk can hold; IoError.
+  // After the last two, and after Close, it throws FailedPrecondition.
   void Write(std::string_view record);
   // Throws IoError; then the file is as it was before. Nothing if closed.
   void Close();
 
  private:
   void Flush();
-  // An error of the file ends the writer.
+  // An error ends the writer: part of a chunk may be in the file.
   template <typename Step>
   void EndedByErrors(const Step& step);
 

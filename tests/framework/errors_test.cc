@@ -36,6 +36,16 @@ TEST(Errors, ANoteBelongsToTheMessage) {
   EXPECT_STREQ(error.what(), "gone; it was here yesterday [operator 'conv2d']");
 }
 
+TEST(Errors, OperandsTellWhichOperatorItIsUnlessAVariableDoes) {
+  InvalidArgument error("bad");
+  error.SetOpType("scale", "X=[image]");
+  EXPECT_STREQ(error.what(), "bad [operator 'scale' (X=[image])]");
+  error.SetOpType("outer", "X=[other]");
+  EXPECT_STREQ(error.what(), "bad [operator 'scale' (X=[image])]");
+  error.SetVariable("image");
+  EXPECT_STREQ(error.what(), "bad [operator 'scale', variable 'image']");
+}
+
 TEST(Errors, InnermostContextIsKept) {
   InvalidArgument error("bad");
   error.SetOpType("inner");

@@ -23,7 +23,13 @@ from headrace.data._arguments import (
     start_method,
 )
 from headrace.data._autotune import WAITING_WORKERS, processors
-from headrace.data._datasets.datasets import bulk_method, is_iter_datapipe, is_iterable_dataset, is_torch_dataset
+from headrace.data._datasets.datasets import (
+    bulk_method,
+    is_iter_datapipe,
+    is_iterable_dataset,
+    is_torch_dataset,
+    wants_out,
+)
 from headrace.data._datasets.grain import SampledDataset, is_grain_sampler
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samples.collation import (
@@ -217,10 +223,10 @@ class LoaderConfig:
             raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
         if prefetch is None:
             # Enough for a consumer that sleeps until several batches are there: see nap.h.
-            each, most = (4, _MAX_PREFETCH) if self._batch_is_one_claim() else (2, 8)
+            each, most = (4, _MAX_PREFETCH) if self._batch_is_one_claim(producers, 4 * producers) else (2, 8)
             producers *= WAITING_WORKERS * processors() if self.auto_workers else 1
             self._set("prefetch_factor", min(max(2, each * producers), most))
-        elif prefetch < producers and self._batch_is_one_claim():
+        elif prefetch < producers and self._batch_is_one_claim(producers, prefetch):
             warnings.warn(
                 f"prefetch_factor={prefetch} leaves {producers - prefetch} of {producers} workers idle: it counts the "
                 "batches in flight in all, and one worker makes a whole batch of this dataset. Leave it out, or pass "
@@ -252,14 +258,28 @@ class LoaderConfig:
                 "generators, or let the dataset draw from the generator of the record (a parameter named rng)"
             )
 
-    def _batch_is_one_claim(self) -> bool:
+    def collation(self, producers: int, prefetch: int) -> str | None:
+        """Whether, in the scheduler's words, one of the producers makes a batch with all its samples, or several make
+        these, if so many batches are in flight.
+        """
+        in_process = self.num_workers == 0
+        if self.iterable:
+            return None
+        collate = None if self.collate is default_collate else self.collate
+        bulk = bulk_method(self.source) is not None or tensor_columns(self.source, collate) is not None
+        if self.batches_samples and bulk and producers <= prefetch:
+            return "whole"  # a call for many samples costs little more than one for a few
+        if collate is None or is_in_place(collate):
+            alone = producers == 1 and not self.seed_records and getattr(collate, "makes_once", False)
+            return "whole" if (in_process or alone) and not wants_out(self.source) else None
+        # The samples that several workers make are copies by the time that one collates them, which the function can
+        # see.
+        return "split" if self.splits_batches and self.batches_samples and not in_process else "whole"
+
+    def _batch_is_one_claim(self, producers: int, prefetch: int) -> bool:
         """Whether workers cannot share the making of a batch, so that each needs one to be busy."""
-        if self.iterable or (self.batch_sampler is None and self.batch_size in (None, 1)):
-            return True
-        own_function = not (self.collate is default_collate or is_in_place(self.collate))
-        if own_function and not self.splits_batches:
-            return True
-        return bulk_method(self.source) is not None or tensor_columns(self.source, self.collate_fn) is not None
+        single = self.batch_sampler is None and self.batch_size in (None, 1)
+        return self.iterable or single or self.collation(producers, prefetch) == "whole"
 
     def _check_worker_options(self) -> None:
         if self.num_workers == 0:

@@ -81,25 +81,36 @@ def _as_lodtensor(data: Any, place: CPUPlace | None = None) -> LoDTensor:
     return LoDTensor.from_numpy(np.asarray(data), copy=True)
 
 
+class _Entry:
+    """The last revision of a program that was prepared on a scope, and what came of it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held while it is prepared: others of the cache are not held up
+        self.revision: int | None = None
+        self.prepared: core.PreparedProgram | None = None
+
+
 class _Cache:
     """Prepared programs, by the properties that they depend on. Keeps neither programs nor scopes alive, and of each
     program only the latest revision. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        #: By program and scope, the revision that was prepared and what came of it; or nothing yet.
-        self._entries: WeakKeyMap[Program, WeakKeyMap[Scope, list[tuple[int, core.PreparedProgram]]]] = WeakKeyMap()
+        self._lock = threading.Lock()  # guards the maps, not their entries
+        self._entries: WeakKeyMap[Program, WeakKeyMap[Scope, _Entry]] = WeakKeyMap()
 
     def get(self, executor: core.Executor, program: Program, scope: Scope) -> core.PreparedProgram:
         with self._lock:
-            entry = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, [])
+            entry = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, _Entry())
+        with entry.lock:
             revision = program.desc.revision
-            if not entry or entry[0][0] != revision:
-                entry[:] = [(revision, core.PreparedProgram(executor, program.desc, scope))]
-            return entry[0][1]
+            if entry.prepared is None or entry.revision != revision:
+                entry.prepared = core.PreparedProgram(executor, program.desc, scope)
+                entry.revision = revision
+            return entry.prepared
 
     def clear(self) -> None:
-        self._entries.clear()
+        with self._lock:
+            self._entries.clear()
 
 
 class Executor:

@@ -167,7 +167,9 @@ class Maker:
             "worker_init_fn": of.worker_init_fn,
             "multiprocessing_context": of.multiprocessing_context,
             "generator": of.generator,
-            "prefetch_factor": None if workers == 0 else _prefetch(of.prefetch_factor, workers),
+            "prefetch_factor": None
+            if workers == 0
+            else _prefetch(of.prefetch_factor, workers * options.threads_per_worker),
             "persistent_workers": of.persistent_workers,
             "in_order": of.in_order,
             "seed": options.seed,
@@ -255,6 +257,6 @@ def _may_draw(dataset: Any) -> bool:
     return type(dataset) is not torch_data.TensorDataset
 
 
-def _prefetch(factor: int | None, workers: int) -> int:
+def _prefetch(factor: int | None, producers: int) -> int:
     """Batches in flight in all. PyTorch's workers have none in flight with a factor of 0, and give none."""
-    return min(max(1, factor or 0) * workers, _MAX_PREFETCH)
+    return min(max(1, factor or 0) * producers, _MAX_PREFETCH)

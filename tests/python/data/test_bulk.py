@@ -88,10 +88,17 @@ def test_what_is_no_list_of_samples_is_an_error(workers: int) -> None:
         next(iter(DataLoader(Columns(), batch_size=4, num_workers=workers)))
 
 
-def test_with_fewer_batches_in_flight_than_workers_they_are_cut_and_somebody_is_told() -> None:
-    with pytest.warns(RuntimeWarning, match="prefetch_factor=1 leaves 2 of 3 workers idle"):
+def test_with_fewer_batches_in_flight_than_workers_they_are_cut() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no worker is idle
         loader = DataLoader(Calls(), batch_size=64, num_workers=3, prefetch_factor=1)
     assert np.concatenate(list(loader)).max() < 64
+
+
+def test_workers_that_have_no_batch_to_make_are_reported() -> None:
+    for arguments in ({"dataset": Calls(), "batch_size": 1}, {"dataset": range(64), "collate_fn": as_it_is}):
+        with pytest.warns(RuntimeWarning, match="prefetch_factor=1 leaves 2 of 3 workers idle"):
+            DataLoader(num_workers=3, prefetch_factor=1, **{"batch_size": 64, **arguments})
 
 
 @pytest.mark.parametrize("arguments", [{"batch_size": 1}, {"batch_size": None}, {"batch_size": 8}])

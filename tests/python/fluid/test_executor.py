@@ -237,10 +237,44 @@ def test_the_cache_keeps_neither_scopes_nor_programs_alive(exe: fluid.Executor) 
 def test_many_scopes_one_after_the_other(exe: fluid.Executor) -> None:
     _, _, loss = fed_regression()
     x, y = regression_batch(0)
+    scopes = []
     for _ in range(50):
         scope = fluid.Scope()
         exe.run(fluid.default_startup_program(), scope=scope)
         exe.run(feed={"x": x, "y": y}, fetch_list=[loss], scope=scope)
+        scopes.append(weakref.ref(scope))
+    gc.collect()
+    assert [alive() for alive in scopes[:-1]] == [None] * 49
+
+
+def test_a_program_that_is_being_prepared_holds_up_no_other(
+    exe: fluid.Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = fluid.Program(), fluid.Program()
+    for program in (slow, quick):
+        with fluid.program_guard(program):
+            fluid.layers.create_global_var([1], 1.0, "float32", persistable=True, name="x")
+            fluid.layers.increment(program.global_block().var("x"), 1.0)
+    begun, may_end, prepare = threading.Event(), threading.Event(), core.PreparedProgram
+
+    def slowly(executor: Any, desc: Any, scope: Any) -> Any:
+        if desc is slow.desc:
+            begun.set()
+            assert may_end.wait(30)
+        return prepare(executor, desc, scope)
+
+    monkeypatch.setattr(core, "PreparedProgram", slowly)
+    scope = fluid.Scope()
+    scope.var("x").get_tensor().set(np.ones(1, np.float32))
+    thread = threading.Thread(target=lambda: exe.run(slow, scope=scope))
+    thread.start()
+    try:
+        assert begun.wait(30)
+        exe.run(quick, scope=scope)
+    finally:
+        may_end.set()
+        thread.join()
+    assert np.array(scope.find_var("x").get_tensor()) == 3
 
 
 def test_scopes_keep_their_own_parameters(exe: fluid.Executor) -> None:

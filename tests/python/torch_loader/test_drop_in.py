@@ -333,6 +333,15 @@ def test_threads_that_would_not_repeat_are_refused() -> None:
     assert len(list(loader)) == len(loader)
 
 
+def test_each_thread_of_a_worker_has_batches_to_make() -> None:
+    arguments: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "threads_per_worker": 4, "seed_records": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = DataLoader(Made(pairs), collate_fn=keep, **arguments)
+        assert len(list(loader)) == len(loader)
+        assert loader.stats()["prefetch"] == 16
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", [keep, nested, sparse, quantized], ids=lambda collate: collate.__name__)
 @pytest.mark.filterwarnings("ignore")

@@ -124,7 +124,7 @@ class Engine:
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
-            **scheduler_options(config, order, prefetch, task),
+            **scheduler_options(config, order, prefetch),
             cross_epochs=config.num_workers > 0 and self.lasts and (self.comparable or config.workers == "process"),
             in_order=self.in_order,
         )

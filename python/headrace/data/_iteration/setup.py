@@ -8,13 +8,11 @@ from typing import Any
 
 from headrace.data._arguments import start_context
 from headrace.data._config import LoaderConfig
-from headrace.data._datasets.datasets import bulk_method, wants_out
 from headrace.data._iteration.state import Position
-from headrace.data._samples.collation import default_collate, is_in_place
+from headrace.data._samples.collation import default_collate
 from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
-from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._workers.stream_reader import StreamStart, StreamTask
 from headrace.data._workers.task import WorkerTask
 
@@ -30,7 +28,7 @@ _PREFETCH_BYTES = 16 << 20
 _TRACE_EVENTS = 1 << 14
 
 
-def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:
+def scheduler_options(config: LoaderConfig, order: str, prefetch: int) -> dict[str, Any]:
     """The scheduler's options that follow from the configuration alone."""
     producers = max(1, config.num_workers * config.threads_per_worker)
     return {
@@ -42,7 +40,7 @@ def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: Wor
         "prefetch": prefetch,
         "prefetch_bytes": _PREFETCH_BYTES,
         "producers": producers,
-        "collate": "whole" if config.round_robin else _collation(config, task, producers, prefetch),
+        "collate": "whole" if config.round_robin else config.collation(producers, prefetch),
         "round_robin": config.round_robin,
         "collators": config.num_workers_batches * config.threads_per_worker,
         "streams": config.num_workers if config.own_streams else 0,
@@ -57,9 +55,8 @@ def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: Wor
 
 
 def is_forked(config: LoaderConfig) -> bool:
-    """Whether workers have the files that this process has mapped: forks, and threads. Without workers it is not used
-    multiprocessing, whose default start method is fixed by that.
-    """
+    """Whether workers have the files that this process has mapped: forks, and threads."""
+    # Asking multiprocessing fixes its default start method for the whole program.
     if config.num_workers == 0:
         return False
     return config.workers == "thread" or start_context(config.multiprocessing_context).get_start_method() == "fork"
@@ -88,21 +85,6 @@ def worker_task(config: LoaderConfig, seed: int, base_seed: int, stream: StreamT
         stream=stream,
         feeds=feeds,
     )
-
-
-def _collation(config: LoaderConfig, task: WorkerTask, producers: int, prefetch: int) -> str | None:
-    """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
-    in_process = config.num_workers == 0
-    if task.stream is not None:
-        return None
-    bulk = bulk_method(task.dataset) is not None or tensor_columns(task.dataset, task.collate) is not None
-    if not task.convert and bulk and producers <= prefetch:
-        return "whole"  # a call for many samples costs little more than one for a few
-    if task.collate is None or is_in_place(task.collate):
-        alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)
-        return "whole" if (in_process or alone) and not wants_out(task.dataset) else None
-    # The samples that several workers make are copies by the time that one collates them, which the function can see.
-    return "split" if config.splits_batches and not (in_process or task.convert) else "whole"
 
 
 def stream_task(config: LoaderConfig, position: Position, initial: Any) -> StreamTask:

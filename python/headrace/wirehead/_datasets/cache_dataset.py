@@ -109,8 +109,8 @@ class CacheDataset:
         return self.config.swap_cap
 
     def __getstate__(self) -> dict[str, Any]:
-        handles = ("_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_of_pass", "_read_ids", "_rounds")
-        return {name: value for name, value in self.__dict__.items() if name not in handles}
+        own = {"_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_of_pass", "_read_ids", "_rounds"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
