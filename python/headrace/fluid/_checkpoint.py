@@ -18,10 +18,11 @@ from typing import Any, Protocol
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._persistables import persistables, put, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
-from headrace.fluid.core import LoDTensor, Scope, VarType
+from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, check_executor, global_scope
-from headrace.fluid.framework import Program, Variable
+from headrace.fluid.framework import Variable
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -89,8 +90,8 @@ def save_checkpoint(
             f"save_checkpoint: max_num_checkpoints has to be a positive number, got {max_num_checkpoints!r}"
         )
     program = program_of(main_program)
-    variables = _persistables(program)
-    tensors = _values(variables, global_scope() if scope is None else scope)
+    variables = persistables(program)
+    values = values_of(variables, global_scope() if scope is None else scope)
     try:
         state = json.dumps(
             {
@@ -115,7 +116,7 @@ def save_checkpoint(
         serial = serials[-1] + 1 if serials else 0
         _remove_unfinished(root)
         folder = os.path.join(root, f"{_UNFINISHED}{serial}")
-        core.replace_files(folder, {_TENSORS: tensors})
+        core.replace_files(folder, {_TENSORS: list(values.values())})
         description = {"format": _FORMAT, "tensors": _checksum(os.path.join(folder, _TENSORS)), "state": state}
         core.replace_files(folder, {_STATE: json.dumps({**description, "checksum": _of_text(description)}).encode()})
         os.rename(folder, os.path.join(root, f"checkpoint_{serial}"))
@@ -158,7 +159,7 @@ def load_checkpoint(
     if not os.path.isdir(root):
         raise errors.InvalidArgument(f"load_checkpoint: {root} is not a folder")
     program = program_of(main_program)
-    variables = _persistables(program)
+    variables = persistables(program)
     with core.FileSetLock(root):
         serials = _serials(root)
         if serial is None and not serials:
@@ -177,9 +178,7 @@ def load_checkpoint(
         source.load_loader_state(saved["readers"][name])
     for name, loader in (loaders or {}).items():
         loader.load_state_dict(saved["loaders"][name])
-    scope = global_scope() if scope is None else scope
-    for name, value in zip(sorted(saved["variables"]), values):
-        scope.var(name).get_tensor()._assign(value)
+    put(dict(zip(sorted(saved["variables"]), values)), global_scope() if scope is None else scope)
     return {} if saved["extra"] is None else saved["extra"]
 
 
@@ -188,21 +187,6 @@ def remove_checkpoints(root: str) -> None:
     if os.path.isdir(root):
         with core.FileSetLock(root):
             _remove(root, _serials(root))
-
-
-def _persistables(program: Program) -> list[Variable]:
-    kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
-    return [kept[name] for name in sorted(kept)]
-
-
-def _values(variables: Sequence[Variable], scope: Scope) -> list[LoDTensor]:
-    values = []
-    for var in variables:
-        holder = scope.find_var(var.name)
-        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
-            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
-        values.append(holder.get_tensor())
-    return values
 
 
 def _described(variables: Sequence[Variable]) -> dict[str, str]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._persistables import assign, persistables, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
-from headrace.fluid.core import LoDTensor, VarType
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Parameter, Variable
 
@@ -50,13 +50,13 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _persistables(program: AnyProgram) -> tuple[list[Variable], list[Variable]]:
-    """The parameters of a program, and what else persists."""
-    kept = {
-        var.name: var for var in program_of(program).list_vars() if var.persistable and var.type == VarType.LOD_TENSOR
-    }
-    parameters: list[Variable] = [var for var in kept.values() if isinstance(var, Parameter)]
-    return parameters, [var for var in kept.values() if not isinstance(var, Parameter)]
+def _split(variables: Iterable[Variable]) -> tuple[list[Variable], list[Variable]]:
+    """The parameters of variables, and the others."""
+    parameters: list[Variable] = []
+    others: list[Variable] = []
+    for var in variables:
+        (parameters if isinstance(var, Parameter) else others).append(var)
+    return parameters, others
 
 
 def _parts(model_path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -69,12 +69,7 @@ def _parts(model_path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _pickled(variables: Iterable[Variable]) -> bytes:
-    scope, arrays = global_scope(), {}
-    for var in variables:
-        holder = scope.find_var(var.name)
-        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
-            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
-        arrays[var.name] = np.array(holder.get_tensor())
+    arrays = {name: np.array(value) for name, value in values_of(variables, global_scope()).items()}
     return pickle.dumps(arrays, protocol=2)
 
 
@@ -89,7 +84,7 @@ def save(program: AnyProgram, model_path: str | os.PathLike[str]) -> None:
         NotFound: a variable has no value: has the startup program been run?
         IoError: a file cannot be written; then all are as before.
     """
-    parameters, others = _persistables(program)
+    parameters, others = _split(persistables(program))
     folder, base = _parts(model_path)
     core.replace_files(
         folder,
@@ -165,9 +160,9 @@ def set_program_state(program: AnyProgram, state_dict: Mapping[str, Any]) -> Non
     Raises:
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
-    parameters, others = _persistables(program)
-    known = {var.name: var for var in (*parameters, *others)}
-    _put({known[name]: value for name, value in state_dict.items() if name in known})
+    known = {var.name: var for var in persistables(program)}
+    values = {name: np.asarray(value) for name, value in state_dict.items() if name in known}
+    assign([known[name] for name in values], values, global_scope(), "given")
     unused = [name for name in state_dict if name not in known]
     if unused:
         warnings.warn(f"the program has no variables for {', '.join(unused)}", UserWarning, stacklevel=2)
@@ -190,24 +185,5 @@ def load(
         DataLoss: a file is corrupt.
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
-    parameters, others = _persistables(program)
-    wanted = [*parameters, *others] if var_list is None else list(var_list)
-    state = load_program_state(model_path, wanted)
-    _put({var: state[var.name] for var in wanted})
-
-
-def _put(values: Mapping[Variable, Any]) -> None:
-    tensors = {}
-    for var, value in values.items():
-        array, wanted = np.asarray(value), core.dtype_name(var.dtype)
-        if array.dtype.name != wanted:
-            raise errors.TypeMismatch(f"variable '{var.name}' is {wanted}, but {array.dtype.name} was given")
-        if not array.shape and var.shape == (1,):
-            array = array.reshape(1)
-        if len(array.shape) != len(var.shape) or any(w not in (-1, g) for w, g in zip(var.shape, array.shape)):
-            raise errors.InvalidArgument(
-                f"variable '{var.name}' has shape {list(var.shape)}, but {list(array.shape)} was given"
-            )
-        tensors[var.name] = LoDTensor.from_numpy(np.array(array))
-    for name, tensor in tensors.items():
-        global_scope().var(name).get_tensor()._assign(tensor)
+    wanted = persistables(program) if var_list is None else list(var_list)
+    assign(wanted, load_program_state(model_path, wanted), global_scope())

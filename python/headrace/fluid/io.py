@@ -21,9 +21,10 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
+from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid.compiler import AnyProgram, program_of
-from headrace.fluid.core import LoDTensor, Scope, VarType
+from headrace.fluid.core import LoDTensor, Scope
 from headrace.fluid.executor import Executor, _fetch_var, check_executor, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable
 from headrace.fluid.reader import DataLoader, PyReader
@@ -86,11 +87,6 @@ def is_parameter(var: Variable) -> bool:
     return isinstance(var, Parameter) or var.desc.is_parameter
 
 
-def is_persistable(var: Variable) -> bool:
-    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a tensor that outlives a run."""
-    return var.persistable and var.type == VarType.LOD_TENSOR
-
-
 def _select(
     program: AnyProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
 ) -> list[Variable]:
@@ -113,17 +109,6 @@ def get_parameter_value_by_name(name: str, executor: Executor, program: AnyProgr
     """``get_parameter_value`` of the parameter of that name, of the main program unless another is given."""
     program = program_of(program)
     return get_parameter_value(program.global_block().var(name), executor)  # type: ignore[arg-type]
-
-
-def _values(variables: Sequence[Variable], scope: Scope) -> dict[str, LoDTensor]:
-    """The values of variables. NotFound if one has none."""
-    values = {}
-    for var in variables:
-        holder = scope.find_var(var.name)
-        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
-            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
-        values[var.name] = holder.get_tensor()
-    return values
 
 
 def _files_of(values: dict[str, LoDTensor], filename: str | None) -> dict[str, list[LoDTensor]]:
@@ -156,7 +141,7 @@ def save_vars(
         IoError: a file cannot be written; then all are as before.
     """
     check_executor(executor)
-    values = _values(_select(main_program, vars, predicate), global_scope() if scope is None else scope)
+    values = values_of(_select(main_program, vars, predicate), global_scope() if scope is None else scope)
     folder, filename = _split(dirname, filename)
     core.replace_files(folder, _files_of(values, filename))
 
@@ -192,29 +177,7 @@ def load_vars(
     folder, filename = _split(dirname, filename)
     with core.FileSetLock(folder):
         values = _read(folder, filename, selected)
-    _put(selected, values, scope)
-
-
-def _computed(variables: Sequence[Variable]) -> set[str]:
-    """The names of what operators write without reading it: its value is that of the last run, of whatever shape."""
-    blocks = {id(var.block): var.block for var in variables}.values()
-    return {name for block in blocks for op in block.ops for name in {*op.output_arg_names} - {*op.input_arg_names}}
-
-
-def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Scope) -> None:
-    """Gives variables the values, or raises and changes none."""
-    for var in variables:
-        value, wanted = values[var.name], core.dtype_name(var.dtype)
-        if value.dtype() != wanted:
-            raise errors.TypeMismatch(f"variable '{var.name}' is {wanted}, but {value.dtype()} was saved")
-        if not value.shape() and var.shape == (1,):  # Paddle's later releases store single numbers so
-            value = values[var.name] = LoDTensor.from_numpy(np.array(value).reshape(1))
-        shape = value.shape()
-        fits = len(shape) == len(var.shape) and all(w in (-1, g) for w, g in zip(var.shape, shape))
-        if not fits and var.name not in _computed(variables):
-            raise errors.InvalidArgument(f"variable '{var.name}' has shape {list(var.shape)}, but {shape} was saved")
-    for name, value in values.items():
-        scope.var(name).get_tensor()._assign(value)
+    assign(selected, values, scope)
 
 
 def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> dict[str, LoDTensor]:
@@ -386,7 +349,7 @@ def _list(name: str, value: Any) -> list[Any]:
 def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
     """Writes a program, and what persists in it."""
     files: dict[str, Any] = {model: program.serialize_to_string()}
-    parameters = _files_of(_values(_select(program, None, is_persistable), global_scope()), params_filename)
+    parameters = _files_of(values_of(persistables(program), global_scope()), params_filename)
     if model in parameters:
         raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
     core.replace_files(os.fspath(dirname), files | parameters)
@@ -432,9 +395,9 @@ def load_inference_model(
         fetches = _in_columns(program, "fetch")
         if not fetches:
             raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")
-        selected = _select(program, None, is_persistable)
+        selected = persistables(program)
         values = _read(dirname, params_filename, selected)
-    _put(selected, values, global_scope())
+    assign(selected, values, global_scope())
     feeds = _in_columns(program, "feed")
     for name in feeds:
         program.global_block().var(name).persistable = False  # a file of Fluid's has the values of feeds, too

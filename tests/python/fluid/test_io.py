@@ -431,7 +431,7 @@ def test_parameters_in_one_file_are_not_looked_for_one_by_one(exe: fluid.Executo
     exe.run(fluid.default_startup_program())
     fluid.io.save_inference_model(str(tmp_path), ["x", "y"], [loss], exe, params_filename="all")
     with pytest.raises(
-        errors.NotFound, match=r"no value is stored for 'fc_0.w_0': .* pass its name as .*params_filename"
+        errors.NotFound, match=r"no value is stored for 'fc_0.b_0': .* pass its name as .*params_filename"
     ):
         fluid.io.load_inference_model(str(tmp_path), exe)
 

@@ -55,6 +55,22 @@ def test_training_goes_on_where_it_was(exe: fluid.Executor, tmp_path: Path) -> N
     assert [op.type for op in stored.global_block().ops] == [op.type for op in main.global_block().ops]
 
 
+def test_a_persistable_result_is_loaded_whatever_its_shape_was(exe: fluid.Executor, tmp_path: Path) -> None:
+    out = layers.fc(fluid.data("x", [None, 3]), 2, param_attr="w", bias_attr=False)
+    out.persistable = True
+    main, scope = fluid.default_main_program(), fluid.global_scope()
+    exe.run(fluid.default_startup_program())
+    scope.find_var("w").get_tensor().set(np.full((3, 2), 7, np.float32))
+    scope.var(out.name).get_tensor().set(np.zeros((1, 1, 1), np.float32))
+    fluid.save(main, tmp_path / "all")
+    scope.find_var("w").get_tensor().set(np.zeros((3, 2), np.float32))
+    with fluid.scope_guard(scope.new_scope()):  # the parameters are the outer scope's, and stay there
+        fluid.load(main, tmp_path / "all")
+    assert (value("w") == 7).all()
+    with pytest.raises(errors.InvalidArgument, match=r"'w' has shape \[3, 2\], but \[1, 1\] was given"):
+        fluid.io.set_program_state(main, {"w": np.zeros((1, 1), np.float32)})
+
+
 def test_states_are_arrays_by_name(exe: fluid.Executor, tmp_path: Path) -> None:
     model()
     main = fluid.default_main_program()
