@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
