@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from headrace._warnings import warn
 from headrace.data._arguments import (
     MAX_SEED,
     function,
@@ -227,12 +227,10 @@ class LoaderConfig:
             producers *= WAITING_WORKERS * processors() if self.auto_workers else 1
             self._set("prefetch_factor", min(max(2, each * producers), most))
         elif prefetch < producers and self._batch_is_one_claim(producers, prefetch):
-            warnings.warn(
+            warn(
                 f"prefetch_factor={prefetch} leaves {producers - prefetch} of {producers} workers idle: it counts the "
                 "batches in flight in all, and one worker makes a whole batch of this dataset. Leave it out, or pass "
-                f"at least {producers}.",
-                RuntimeWarning,
-                stacklevel=5,
+                f"at least {producers}."
             )
         self._set("draws_each_epoch", not self.persistent_workers)
         persistent: Any = self.persistent_workers

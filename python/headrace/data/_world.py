@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+from headrace._process_group import rank_in_world
+from headrace._warnings import warn
+
 _warned = False
 
 
@@ -19,15 +19,13 @@ def warn_of_shared_samples(shard: tuple[int, int], sampler: Any, batch_sampler: 
     global _warned
     if _warned or shard[1] > 1:
         return
-    world = _world_size()
+    _, world = rank_in_world() or (0, 1)
     if world < 2 or any(map(sharing_sampler, (sampler, batch_sampler))):
         return
     _warned = True
-    warnings.warn(
+    warn(
         f"this process is one of {world}, each of which gets all samples: "
-        + _remedy(world, batch_sampler is not None, shuffles_unseeded),
-        RuntimeWarning,
-        stacklevel=_level_of_program(),
+        + _remedy(world, batch_sampler is not None, shuffles_unseeded)
     )
 
 
@@ -115,20 +113,3 @@ def _frames() -> Iterator[Any]:
     while frame is not None:
         yield frame
         frame = frame.f_back  # type: ignore[assignment]
-
-
-def _level_of_program() -> int:
-    """The caller's ``stacklevel`` of the first frame that is not this package's."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level + 1
-
-
-def _world_size() -> int:
-    """Processes of this program, by torch.distributed or by the variables that launchers set."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if "RANK" in os.environ and size.isdecimal() else 1

@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace.fluid import core
 from headrace.fluid._persistables import assign, persistables, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
@@ -165,7 +165,7 @@ def set_program_state(program: AnyProgram, state_dict: Mapping[str, Any]) -> Non
     assign([known[name] for name in values], values, global_scope(), "given")
     unused = [name for name in state_dict if name not in known]
     if unused:
-        warnings.warn(f"the program has no variables for {', '.join(unused)}", UserWarning, stacklevel=2)
+        warn(f"the program has no variables for {', '.join(unused)}", UserWarning)
 
 
 def load(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
 from headrace.fluid.compiler import AnyProgram, CompiledProgram, Feed, merge_feeds
@@ -230,7 +230,7 @@ def _must_be_declared(name: Any, program: Program) -> bool:
         raise errors.TypeMismatch(f"feed has to map names to values, got {type(name).__name__} for a name")
     if name not in program._ignored_feeds:
         program._ignored_feeds.add(name)
-        warnings.warn(f"'{name}' is fed, but the program declares no such variable", UserWarning, stacklevel=3)
+        warn(f"'{name}' is fed, but the program declares no such variable", UserWarning)
     return False
 
 

@@ -8,13 +8,13 @@ import os
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace._weak_collections import WeakBag
 from headrace.fluid import core
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
@@ -108,11 +108,7 @@ class _Feeder(threading.Thread):
         """Waits for the thread, which the end of its epoch has told to stop."""
         self.join(_PATIENCE)
         if self.is_alive():
-            warnings.warn(
-                f"{self.source.title} is waiting for its generator, which has not returned for {_PATIENCE:.0f} s",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warn(f"{self.source.title} is waiting for its generator, which has not returned for {_PATIENCE:.0f} s")
             self.join()
 
 

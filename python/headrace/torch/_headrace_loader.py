@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch.utils import data as torch_data
 
+from headrace._warnings import warn
 from headrace.data import DataLoader as HeadraceLoader
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.torch._collation import TorchCollate
@@ -227,16 +227,16 @@ def is_datapipe(dataset: Any) -> bool:
 
 def _warn_of_pinning(of: Any) -> None:
     if of.pin_memory and of.pin_memory_device and _PIN_MEMORY_DEVICE_IS_DEPRECATED:
-        warnings.warn(
+        warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device, "
             f"ignore pin_memory_device='{of.pin_memory_device}'.",
-            stacklevel=5,
+            UserWarning,
         )
     if of.pin_memory and not torch.accelerator.is_available():
-        warnings.warn(
+        warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be "
             "used.",
-            stacklevel=5,
+            UserWarning,
         )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch.utils import data as torch_data
 
+from headrace._warnings import warn
 from headrace.data._iteration.iterator import BatchIterator
 
 _pinned = torch_data._utils.pin_memory.pin_memory
@@ -52,7 +52,7 @@ class CheckedBatches(Batches):
                         "For multiprocessing data-loading, this happens unless the dataset gives each worker a share "
                         "of its own: see torch.utils.data.get_worker_info."
                     )
-                warnings.warn(text, stacklevel=3)
+                warn(text, UserWarning)
             return _pinned(batch) if pins else batch
 
         self._take, self._source = take_and_look, None

@@ -325,6 +325,9 @@ def test_the_environment_says_who_a_process_is(monkeypatch: pytest.MonkeyPatch) 
         DistributedSampler(range(8))
     with pytest.raises(ValueError, match="rank must be from 0 to 3, got 4"):
         DistributedSampler(range(8), rank=4)
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ValueError, match="rank is not given, and the variable RANK is no number: 'first'"):
+        DistributedSampler(range(8))
 
 
 @each_seekable

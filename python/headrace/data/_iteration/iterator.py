@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace import _core, errors
+from headrace._warnings import warn
 from headrace.data._iteration.engine import Engine, Failed
 from headrace.data._iteration.progress import Progress
 from headrace.data._iteration.progress_bar import ProgressBar
@@ -108,7 +108,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         self._unsure_of_pinning = False
         problem = self._engine.scheduler.pinning if self._engine is not None else ""
         if problem:
-            warnings.warn(f"pin_memory has no effect: {problem}", RuntimeWarning, stacklevel=3)
+            warn(f"pin_memory has no effect: {problem}")
 
     def end(self, reason: str) -> None:
         """Makes every further batch an error."""

@@ -6,11 +6,10 @@ import bisect
 import dataclasses
 import functools
 import itertools
-import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headrace._warnings import warn
 from headrace.data._arguments import MAX_SEED, integer
 from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
@@ -177,22 +176,14 @@ def _adapted(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any
         epoch = integer("the epoch of the state", state["epoch"], 0, MAX_EPOCH)
         seed = config.seed if config.seed_is_given else _seed(state)
         own = has_state(config.dataset) and not config.iterable and "dataset" in details
-        _warn(f"{why}. The epoch restarts")
+        warn(f"{why}. The epoch restarts")
         return Decoded(Position(epoch), seed, (details["dataset"],) if own else ())
     if repeated:
-        _warn(
+        warn(
             f"the state was taken from a loader with global_batch_size={state['global_batch_size']}, but this one has "
             f"{config.global_batch_size}: its next batch begins with {repeated} samples that were already delivered"
         )
     return adapted
-
-
-def _warn(message: str) -> None:
-    """Warns at the line that has called this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headrace":
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 def _resized(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any]) -> tuple[Decoded, int]:

@@ -304,6 +304,9 @@ def _of_group(name: str, function: str, variable: str) -> int:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(getattr(distributed, function)())
-    if variable in os.environ:
-        return int(os.environ[variable])
-    raise RuntimeError(f"{name} is not given, torch.distributed is not running and {variable} is not set")
+    value = os.environ.get(variable)
+    if value is None:
+        raise RuntimeError(f"{name} is not given, torch.distributed is not running and {variable} is not set")
+    if not value.isdecimal():
+        raise ValueError(f"{name} is not given, and the variable {variable} is no number: {value!r}")
+    return int(value)

@@ -9,7 +9,6 @@ import pickle
 import sys
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace import _core, errors
+from headrace._warnings import warn
 from headrace.data._arguments import start_context
 from headrace.data._autotune import Tuning, processors
 from headrace.data._config import LoaderConfig
@@ -178,7 +178,7 @@ class WorkerGroup:
                 self.close()
                 raise
         for report in reports:
-            warnings.warn(report, RuntimeWarning, stacklevel=4)
+            warn(report)
 
     def follow(self, starts: Mapping[int, StreamStart] | None) -> bool:
         """Makes the next epoch use the program's current objects.

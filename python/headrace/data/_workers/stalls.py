@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-import warnings
 
 from headrace import _core, errors
+from headrace._warnings import warn
 from headrace.data._workers.group import WorkerGroup
 
 # Seconds between two warnings.
@@ -69,11 +69,9 @@ class SilenceWatch(StallWatch):
         before, times = self._silence
         times = times + 1 if before == taken else 1
         self._silence = (taken, times)
-        warnings.warn(
+        warn(
             f"no batch has arrived for {times * self.seconds:g} seconds; with timeout=, this would be an error. "
-            f"{self._workers.explain()}",
-            RuntimeWarning,
-            stacklevel=4,
+            f"{self._workers.explain()}"
         )
 
 

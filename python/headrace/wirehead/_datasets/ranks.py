@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from typing import Any
 
-# Of launchers: torchrun and its like, SLURM.
-_VARIABLES = ("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")
+from headrace._process_group import SLURM, TORCHRUN, rank_in_world
+from headrace._warnings import warn
+
 _warned = False
-
-
-def rank_in_world(launchers: tuple[tuple[str, str], ...] = _VARIABLES) -> tuple[int, int] | None:
-    """Rank and number of processes, by ``torch.distributed`` or the variables that launchers set; None: unknown."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    for names in launchers:
-        rank, world = (os.environ.get(name, "") for name in names)
-        if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
-            return int(rank), int(world)
-    return None
 
 
 def warn_of_same_samples(remedy: str) -> None:
@@ -32,14 +18,12 @@ def warn_of_same_samples(remedy: str) -> None:
     """
     global _warned
     # A task of SLURM's need not train together with the others.
-    found = None if _warned else rank_in_world(_VARIABLES[:1])
+    found = None if _warned else rank_in_world()
     if found is not None and found[1] > 1:
         _warned = True
-        warnings.warn(
+        warn(
             f"this process is one of {found[1]}, each of which reads all samples of a generation: pass {remedy} to "
-            "divide them",
-            RuntimeWarning,
-            stacklevel=3,
+            "divide them"
         )
 
 
@@ -52,7 +36,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     if isinstance(shard, str):
         if shard != "environment":
             raise ValueError(f'shard must be (rank, world), "environment" or None, got {shard!r}')
-        found = rank_in_world()
+        found = rank_in_world((TORCHRUN, SLURM))
         if found is None:
             raise ValueError(
                 'shard="environment": neither torch.distributed nor the variables RANK and WORLD_SIZE (torchrun) or '
