@@ -44,7 +44,7 @@ from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._world import check_sharing
 
 MAX_WORKERS = 512
-_MAX_PREFETCH = 512
+MAX_PREFETCH = 512
 _MAX_BATCH_SIZE = (1 << 31) - 1
 # An index is a signed 64-bit number, of which two bits are reserved for arithmetic.
 _MAX_LENGTH = 1 << 62
@@ -214,7 +214,7 @@ class LoaderConfig:
             raise ValueError(f'workers must be "process" or "thread", got {self.workers!r}')
         prefetch: Any = self.prefetch_factor
         if prefetch is not None:
-            self._set("prefetch_factor", integer("prefetch_factor", prefetch, 1, _MAX_PREFETCH))
+            self._set("prefetch_factor", integer("prefetch_factor", prefetch, 1, MAX_PREFETCH))
         start_method(self.multiprocessing_context)
         self._set("splits_batches", self.num_workers_batches is not None)
         self._check_worker_options()
@@ -223,7 +223,7 @@ class LoaderConfig:
             raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
         if prefetch is None:
             # Enough for a consumer that sleeps until several batches are there: see nap.h.
-            each, most = (4, _MAX_PREFETCH) if self._batch_is_one_claim(producers, 4 * producers) else (2, 8)
+            each, most = (4, MAX_PREFETCH) if self._batch_is_one_claim(producers, 4 * producers) else (2, 8)
             producers *= WAITING_WORKERS * processors() if self.auto_workers else 1
             self._set("prefetch_factor", min(max(2, each * producers), most))
         elif prefetch < producers and self._batch_is_one_claim(producers, prefetch):

@@ -23,7 +23,8 @@ __all__ = ["Operator", "Parameter", "SlotValue", "Variable", "grad_var_name"]
 #: The argument for an operator's slot: one variable or several, by name or as objects.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
-_GRAD_SUFFIX = "@GRAD"
+#: What follows the name of a variable in that of its gradient.
+GRAD_VAR_SUFFIX = "@GRAD"
 
 _INTEGERS = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _FRACTIONS = ("float32", "float64")
@@ -38,7 +39,7 @@ _CAST_TO = {
 
 def grad_var_name(name: str) -> str:
     """Name of the gradient of the variable ``name``."""
-    return name + _GRAD_SUFFIX
+    return name + GRAD_VAR_SUFFIX
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid._protocols import ErrorClip, GradientClip, Regularizer
-from headrace.fluid._variable import Operator, Parameter, SlotValue, Variable, grad_var_name
+from headrace.fluid._variable import GRAD_VAR_SUFFIX, Operator, Parameter, SlotValue, Variable, grad_var_name
 from headrace.fluid.core import CPUPlace, OpRole, VarType
 from headrace.fluid.core import convert_dtype as convert_np_dtype_to_dtype_
 
@@ -41,10 +41,9 @@ __all__ = [
     "switch_startup_program",
 ]
 
-#: What Fluid puts after the name of a variable for that of its gradient.
-GRAD_VAR_SUFFIX = "@GRAD"
-#: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
+#: Stands in an operator's slot for no variable.
 EMPTY_VAR_NAME = "@EMPTY@"
+#: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
 TEMP_VAR_NAME = "@TEMP@"
 ZERO_VAR_SUFFIX = "@ZERO"
 

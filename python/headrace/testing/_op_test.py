@@ -10,7 +10,7 @@ import numpy as np
 import headrace.fluid as fluid
 from headrace import _core
 from headrace.fluid import core
-from headrace.fluid.framework import Program, Variable, grad_var_name
+from headrace.fluid.framework import EMPTY_VAR_NAME, Program, Variable, grad_var_name
 
 __all__ = ["OpTest"]
 
@@ -19,7 +19,6 @@ Tensor = Union[np.ndarray, tuple[np.ndarray, Sequence[Sequence[int]]]]
 #: The contents of a slot: one variable or several. None stands for a variable that is not given, or not compared.
 SlotTensors = Union[Tensor, None, Sequence[Union[Tensor, None]]]
 
-_EMPTY = "@EMPTY@"
 #: Which dimensions of the inputs a program does not know.
 _UNKNOWN = ("none", "first", "all")
 #: How far results and derivatives may lie apart, relative to those above 1, in a dtype of 16 bits: float16 has 11
@@ -292,7 +291,7 @@ class _OpProgram:
             names = self.inputs[slot] = []
             for tensor in tensors:
                 if tensor is None:
-                    names.append(_EMPTY)
+                    names.append(EMPTY_VAR_NAME)
                     continue
                 value, lengths = _split(tensor)
                 follows = dtype is not None and slot not in test._fixed and _is_floating(value.dtype)
@@ -329,7 +328,7 @@ class _OpProgram:
                 tensors.update((variable.name, tensor) for variable, tensor in zip(variables, results[slot]))
         read = {name for op in self.gradient_ops for name in op.input_arg_names()}
         block = self.program.global_block()
-        between = [block.var(name) for name in sorted(read - set(tensors) - {_EMPTY})]
+        between = [block.var(name) for name in sorted(read - set(tensors) - {EMPTY_VAR_NAME})]
         if between:
             tensors.update((variable.name, tensor) for variable, tensor in zip(between, self._run(between)))
         return tensors
@@ -360,7 +359,7 @@ class _OpProgram:
             lengths = lengths if all(lengths) else []  # a level without sequences cannot be fed
             block.create_var(name, variable.shape, variable.dtype, len(lengths), stop_gradient=True)
             self.feed[name] = (_weights(variable.name, value.shape).astype(value.dtype), lengths)
-        wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != _EMPTY}
+        wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != EMPTY_VAR_NAME}
         of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
         # Gradients that there may be: where one is missing, an operator that takes no other one computes zero.
         gradients = {grad_var_name(name) for name in self.op.output_arg_names()}
@@ -370,13 +369,15 @@ class _OpProgram:
             if reads and not any(block.has_var(name) for name in reads):
                 gradients.update(name for name in op.output_arg_names() if name not in of_inputs)
                 continue
-            given = {slot: [n if block.has_var(n) else _EMPTY for n in op.input(slot)] for slot in op.input_names()}
-            given = {slot: names for slot, names in given.items() if any(name != _EMPTY for name in names)}
+            given = {
+                slot: [n if block.has_var(n) else EMPTY_VAR_NAME for n in op.input(slot)] for slot in op.input_names()
+            }
+            given = {slot: names for slot, names in given.items() if any(name != EMPTY_VAR_NAME for name in names)}
             made = {
-                slot: [name if name in wanted or name not in of_inputs else _EMPTY for name in op.output(slot)]
+                slot: [name if name in wanted or name not in of_inputs else EMPTY_VAR_NAME for name in op.output(slot)]
                 for slot in op.output_names()
             }
-            names = [name for slot in made.values() for name in slot if name != _EMPTY]
+            names = [name for slot in made.values() for name in slot if name != EMPTY_VAR_NAME]
             if names:
                 own = {name: f"{name}@{len(parts[name])}" if name in parts else name for name in names}
                 made = {slot: [own.get(name, name) for name in slot_names] for slot, slot_names in made.items()}
@@ -419,7 +420,7 @@ class _OpProgram:
 def _check_memory(ops: Sequence[core.OpDesc], tensors: Mapping[str, core.LoDTensor]) -> None:
     faults = []
     for op in ops:
-        inputs = {name: tensors[name] for name in op.input_arg_names() if name != _EMPTY}
+        inputs = {name: tensors[name] for name in op.input_arg_names() if name != EMPTY_VAR_NAME}
         faults += _core.broken_memory_declarations(op, inputs)
     assert not faults, "\n".join(faults)
 

@@ -12,6 +12,7 @@ from torch.utils import data as torch_data
 
 from headrace._warnings import warn
 from headrace.data import DataLoader as HeadraceLoader
+from headrace.data._config import MAX_PREFETCH
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.torch._collation import TorchCollate
 from headrace.torch._errors import as_pytorch_says
@@ -19,7 +20,6 @@ from headrace.torch._iterator import Batches, CheckedBatches
 
 Value = TypeVar("Value", covariant=True)
 
-_MAX_PREFETCH = 512
 _COLLATE = TorchCollate()
 _PIN_MEMORY_DEVICE_IS_DEPRECATED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
@@ -259,4 +259,4 @@ def _may_draw(dataset: Any) -> bool:
 
 def _prefetch(factor: int | None, producers: int) -> int:
     """Batches in flight in all. PyTorch's workers have none in flight with a factor of 0, and give none."""
-    return min(max(1, factor or 0) * producers, _MAX_PREFETCH)
+    return min(max(1, factor or 0) * producers, MAX_PREFETCH)

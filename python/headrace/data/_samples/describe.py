@@ -29,7 +29,7 @@ Description = tuple[bytes, Node, Callable[[list[Any]], Any]]
 
 
 class NodeKind(enum.IntEnum):
-    """Kinds of nodes in a sample's description. The numbers must match sample_writer.h."""
+    """Kinds of nodes in a sample's description. The numbers must match sample_template.h."""
 
     SEQUENCE = 0
     MAPPING = 1

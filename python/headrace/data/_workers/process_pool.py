@@ -300,8 +300,7 @@ class ProcessPool:
         Raises:
             errors.WorkerDied: workers die again and again before they reach a sample, or without completing any.
             errors.FailedPrecondition: they import a main module that starts workers itself, or that fails; or no
-            process
-                has the dataset of this epoch any more.
+                process has the dataset of this epoch any more.
             Exception: an exception of a worker that unpickled the dataset.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """

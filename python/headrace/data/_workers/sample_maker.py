@@ -271,7 +271,7 @@ class SampleMaker:
         return True
 
     def _pause(self, claim: _core.Claim) -> None:
-        """Waits before it starts rows at which workers have died (``_worker_deaths``)."""
+        """Waits before it starts rows at which workers have died (``deaths``)."""
         if claim.deaths == 0 or self._errors is not None:
             return
         deadline = time.monotonic() + pause_before_retry(claim.deaths)

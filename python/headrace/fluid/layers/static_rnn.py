@@ -8,14 +8,11 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import unique_name
-from headrace.fluid.framework import Block, Operator, Variable
+from headrace.fluid.framework import EMPTY_VAR_NAME, Block, Operator, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.tensor import assign, concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
 
 __all__ = ["StaticRNN"]
-
-#: Stands in a slot for no variable.
-_EMPTY_NAME = "@EMPTY@"
 
 
 class StaticRNN:
@@ -235,7 +232,7 @@ class StaticRNN:
         # Outside variables that the step writes, such as the counter of a dropout, go from step to step as a state, and
         # come back from the last one. Within the step, a variable of its own has the name.
         written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
-        counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != _EMPTY_NAME}
+        counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != EMPTY_VAR_NAME}
         for name, outer in counters.items():
             before, after = (unique_name.generate(f"{self._helper.name}.state") for _ in range(2))
             for local in (name, before, after):
@@ -257,7 +254,7 @@ class StaticRNN:
             results.append(block.create_var(name, shape, output.dtype, stop_gradient=output.stop_gradient))
         own = {*step.vars}
         reads = {
-            name: None for op in step.ops for name in op.input_arg_names if name not in own and name != _EMPTY_NAME
+            name: None for op in step.ops for name in op.input_arg_names if name not in own and name != EMPTY_VAR_NAME
         }
         block.append_op(
             "recurrent",
