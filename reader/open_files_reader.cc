@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "framework/errors.h"
@@ -33,7 +34,12 @@ OpenFilesReader::~OpenFilesReader() {
 
 void OpenFilesReader::ReadNextImpl(LoDTensorArray* out) {
   if (reading_->threads.empty()) Begin();
-  reading_->buffer.Receive(out);  // leaves `*out` empty at the end of the data
+  Item item;
+  reading_->buffer.Receive(&item);  // leaves it empty at the end of the data
+  if (item.error != nullptr) {
+    std::rethrow_exception(item.error);
+  }
+  *out = std::move(item.batch);
 }
 
 void OpenFilesReader::Begin() {
@@ -53,17 +59,28 @@ void OpenFilesReader::Begin() {
 void OpenFilesReader::ReadFiles(uint64_t epoch) {
   try {
     for (size_t i = next_file_.fetch_add(1); i < files_.size(); i = next_file_.fetch_add(1)) {
-      RecordIOReader file(files_[i]);
-      for (;;) {
-        LoDTensorArray batch;
-        ReadBatch(&file, &batch);
-        if (batch.empty()) break;
-        if (reading_->buffer.Send(std::move(batch), epoch) != SendResult::kTaken) return;
-      }
+      if (!ReadFile(files_[i], epoch)) return;
     }
     if (threads_left_.fetch_sub(1) == 1) reading_->buffer.Close(epoch);
   } catch (...) {
     reading_->buffer.Fail(std::current_exception(), epoch);
+  }
+}
+
+bool OpenFilesReader::ReadFile(const std::string& path, uint64_t epoch) {
+  std::optional<RecordIOReader> file;
+  for (;;) {
+    Item item;
+    try {
+      if (!file) file.emplace(path);
+      ReadBatch(&*file, &item.batch);
+    } catch (const Error&) {
+      item = {{}, std::current_exception()};
+    }
+    const bool is_over = item.error == nullptr ? item.batch.empty() : !file || !file->can_continue();
+    const bool is_item = item.error != nullptr || !item.batch.empty();
+    if (is_item && reading_->buffer.Send(std::move(item), epoch) != SendResult::kTaken) return false;
+    if (is_over) return true;
   }
 }
 

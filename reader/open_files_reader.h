@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,7 +19,7 @@ namespace headrace {
 
 // Yields the batches of all files, those of one file in their order. Each of `thread_num` threads reads a file after
 // the other and puts its batches into a buffer of `buffer_size`; with one thread the files come in their order, too. An
-// error ends the pass, and is thrown again until the next Start.
+// error is thrown in place of what is damaged: a chunk, or the rest of a file if nothing behind it can be found.
 //
 // Thread-safety: that of ReaderBase. The threads run from the first ReadNext of a pass until the pass ends or Shutdown,
 // which joins them. A forked child, where they do not exist, must not use the reader; it may drop it.
@@ -39,10 +40,16 @@ class HEADRACE_API OpenFilesReader final : public ReaderBase {
 
   void Begin();
   void ReadFiles(uint64_t epoch);
+  // Sends what a file holds. False if the pass is over.
+  bool ReadFile(const std::string& path, uint64_t epoch);
 
+  struct Item {
+    LoDTensorArray batch;  // empty: the end of the data, or an error
+    std::exception_ptr error;
+  };
   struct Reading {
     explicit Reading(size_t buffer_size) : buffer(buffer_size) {}
-    BlockingQueue<LoDTensorArray> buffer;
+    BlockingQueue<Item> buffer;
     std::vector<std::thread> threads;  // guarded by the read mutex; not empty: a pass has started
   };
 

@@ -57,8 +57,7 @@ class CreateRandomDataGeneratorOp : public OperatorBase {
     CreateReader(scope, Output("Out"), [this] {
       std::vector<DDim> shapes;
       for (const TensorSpec& spec : ContractFromAttrs(desc()).specs) shapes.push_back(spec.dims);
-      return std::make_shared<RandomDataGenerator>(shapes, Attr<float>("low"), Attr<float>("high"),
-                                                   static_cast<uint64_t>(Attr<int64_t>("seed")));
+      return std::make_shared<RandomDataGenerator>(shapes, Attr<float>("low"), Attr<float>("high"), SeedAttr(desc()));
     });
   }
 };
@@ -78,7 +77,7 @@ HEADRACE_REGISTER_OP(create_random_data_generator)
     .Output("Out", "reader variable")
     .Attr<float>("low", "the least value")
     .Attr<float>("high", "the bound above")
-    .Attr<int64_t>("seed", "the same seed gives the same data", 0)
+    .Attr<int64_t>("seed", "the same seed gives the same data; 0: other data each time", 0)
     .With(DeclareContractAttrs)
     .InferShape([](InferShapeContext& context) {
       CheckAllFloat(context.op());

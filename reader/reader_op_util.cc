@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,16 @@ BatchContract ContractOfRecords(const OpDesc& op) {
   BatchContract contract = ContractFromAttrs(op);
   contract.any_dtype = true;
   return contract;
+}
+
+uint64_t SeedAttr(const OpDesc& op) {
+  const auto seed = static_cast<uint64_t>(op.Attr<int64_t>("seed"));
+  if (seed != 0) {
+    return seed;
+  }
+  std::random_device entropy;
+  const uint64_t high = entropy();
+  return high << 32 | entropy();
 }
 
 uint32_t PositiveAttr(const OpDesc& op, std::string_view name) {

@@ -33,6 +33,9 @@ HEADRACE_API BatchContract ContractOfRecords(const OpDesc& op);
 // The attribute `name`, an int32. Throws InvalidArgument unless it is positive.
 HEADRACE_API uint32_t PositiveAttr(const OpDesc& op, std::string_view name);
 
+// The attribute "seed", an int64. For 0 another seed each time, from the system's entropy.
+HEADRACE_API uint64_t SeedAttr(const OpDesc& op);
+
 // Declares the variable in slot Out to be a reader of these tensors. It is persistable: a reader lives from run to run.
 HEADRACE_API void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);
 // The form of the batches of the reader in slot UnderlyingReader, by the program. Throws TypeMismatch if it is not a

@@ -47,11 +47,10 @@ class CreateShuffleReaderOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    CreateDecoratedReader(scope, Input("UnderlyingReader"), Output("Out"),
-                          [this](const std::shared_ptr<ReaderBase>& below) {
-                            return DecoratedReader::Make<ShuffleReader>(below, PositiveAttr(desc(), "buffer_size"),
-                                                                        static_cast<uint64_t>(Attr<int64_t>("seed")));
-                          });
+    CreateDecoratedReader(
+        scope, Input("UnderlyingReader"), Output("Out"), [this](const std::shared_ptr<ReaderBase>& below) {
+          return DecoratedReader::Make<ShuffleReader>(below, PositiveAttr(desc(), "buffer_size"), SeedAttr(desc()));
+        });
   }
 };
 
@@ -60,7 +59,7 @@ HEADRACE_REGISTER_OP(create_shuffle_reader)
     .Input("UnderlyingReader", "reader variable")
     .Output("Out", "reader variable")
     .Attr<int32_t>("buffer_size", "batches that are shuffled together")
-    .Attr<int64_t>("seed", "the same seed gives the same order", 0)
+    .Attr<int64_t>("seed", "the same seed gives the same order; 0: another order each time", 0)
     .InferShape([](InferShapeContext& context) {
       PositiveAttr(context.op(), "buffer_size");
       DeclareReaderLikeUnderlying(context);

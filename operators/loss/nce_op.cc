@@ -118,8 +118,14 @@ struct NceShape {
   double noise_samples;
 };
 
+// log(1 + e^x), which is finite for every finite x.
+template <typename T>
+T Softplus(T x) {
+  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
+}
+
 // cost = Σ true −log(o / (o + b)) + Σ noise −log(b / (o + b)), with o = sigmoid(x · w + bias) and b the number of times
-// that the class is expected as noise.
+// that the class is expected as noise. Computed from the logarithms of o and b: o itself may be 0.
 template <typename T>
 void NceKernel(const ExecutionContext& ctx) {
   const NceShape s(ctx);
@@ -137,10 +143,10 @@ void NceKernel(const ExecutionContext& ctx) {
     for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {
       const T* w = weight + *labels * s.width;
       const T dot = SumOf<T>(s.width, [=](int64_t i) { return x[i] * w[i]; });
-      const T o = 1 / (1 + std::exp(-dot - (bias == nullptr ? T(0) : bias[*labels])));
-      const auto b = static_cast<T>(noise.Probability(*labels) * s.noise_samples);
-      sum -= std::log((k < s.true_count ? o : b) / (o + b));
-      *logits = o;
+      const T logit = dot + (bias == nullptr ? T(0) : bias[*labels]);
+      const T log_ratio = -Softplus(-logit) - static_cast<T>(std::log(noise.Probability(*labels) * s.noise_samples));
+      sum += Softplus(k < s.true_count ? -log_ratio : log_ratio);  // of o to b
+      *logits = 1 / (1 + std::exp(-logit));
     }
     cost[r] = sum * (sample_weight == nullptr ? T(1) : sample_weight[r]);
   }

@@ -78,7 +78,14 @@ void BindScopeVariable(py::module_& m) {
             out["wait_s"] = static_cast<double>(stats.wait_ns) * 1e-9;
             return out;
           },
-          "A dict of totals of its reader: batches given out, and wait_s, how long those who read waited for them.");
+          "A dict of totals of its reader: batches given out, and wait_s, how long those who read waited for them.")
+      .def(
+          "reader_can_rewind",
+          [](const VariableRef& self) {
+            const auto reader = self.variable->Get<ReaderHolder>().Get();
+            return reader != nullptr && reader->CanRewind();
+          },
+          "Whether its reader can read its data again at will, as it can files; not what comes from outside.");
 }
 
 }  // namespace headrace::python

@@ -105,6 +105,7 @@ void RecordIOReader::Rewind() {
   file_.seekg(0);
   HR_ENFORCE(file_.good(), IoError, "reading '", path_, "' failed");
   rest_ = {};
+  can_continue_ = true;
   chunks_ = records_before_ = 0;
   records_ = taken_ = 0;
 }
@@ -136,6 +137,7 @@ bool RecordIOReader::ReadChunk() {
   records_ = taken_ = 0;
   rest_ = {};
   if (left_ == 0) return false;
+  can_continue_ = false;  // until the end of the chunk is known
   const auto describe = [this] { return StrCat("'", path_, "', chunk ", chunks_, ", from record ", records_before_); };
   ChunkHeader header{};
   HR_ENFORCE(left_ >= sizeof(header), DataLoss, describe(), ": the file ends within its header");
@@ -152,6 +154,7 @@ bool RecordIOReader::ReadChunk() {
   file_.read(payload_.data(), header.bytes);
   HR_ENFORCE(file_.good(), IoError, "reading '", path_, "' failed");
   left_ -= header.bytes;
+  can_continue_ = true;
   const std::string description = describe();
   ++chunks_;
   const uint32_t checksum = Crc32(payload_);

@@ -65,6 +65,8 @@ class HEADRACE_API RecordIOReader {
   // the first record of it if the chunk is damaged: it is passed over, so that the next call goes on behind it, unless
   // its header is damaged, behind which nothing can be found; Unimplemented for a compressor that is not read.
   bool Next(std::string_view* record);
+  // Whether Next, after an error, goes on behind it.
+  bool can_continue() const { return can_continue_; }
   // From 0, of the record that Next has given.
   uint64_t record_index() const { return records_before_ + taken_ - 1; }
   const std::string& path() const { return path_; }
@@ -76,7 +78,8 @@ class HEADRACE_API RecordIOReader {
 
   const std::string path_;
   std::ifstream file_;
-  uint64_t left_ = 0;    // bytes of the file
+  uint64_t left_ = 0;  // bytes of the file
+  bool can_continue_ = true;
   uint64_t chunks_ = 0;  // read so far
   std::string payload_;
   std::string_view rest_;  // of it

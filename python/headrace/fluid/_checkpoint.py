@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace.fluid import core
+from headrace.fluid._feed_sources import sources_of
 from headrace.fluid._persistables import persistables, put, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, check_executor, global_scope
-from headrace.fluid.framework import Variable
+from headrace.fluid.framework import Program, Variable
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -65,8 +67,8 @@ def save_checkpoint(
             if done["step"] % 100 == 0:
                 fluid.io.save_checkpoint(executor, "checkpoints", extra=done)
 
-    Random operators repeat only if the programs have a ``random_seed``; what Python generators feed has no place that
-    could be saved.
+    Random operators repeat only if the programs have a ``random_seed``. What Python generators feed has no place that
+    could be saved; nor have readers of files and of random data, which begin again: a RuntimeWarning says so.
 
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.
@@ -91,14 +93,16 @@ def save_checkpoint(
         )
     program = program_of(main_program)
     variables = persistables(program)
-    values = values_of(variables, global_scope() if scope is None else scope)
+    scope = global_scope() if scope is None else scope
+    values = values_of(variables, scope)
+    _warn_of_positions(program, scope)
     try:
         state = json.dumps(
             {
                 "variables": _described(variables),
                 "readers": {
-                    name: source.loader_state()
-                    for name, source in program._feed_sources.items()
+                    source.name: source.loader_state(program)
+                    for source in sources_of(program, scope)
                     if source.loader is not None
                 },
                 "loaders": {name: loader.state_dict() for name, loader in (loaders or {}).items()},
@@ -160,6 +164,7 @@ def load_checkpoint(
         raise errors.InvalidArgument(f"load_checkpoint: {root} is not a folder")
     program = program_of(main_program)
     variables = persistables(program)
+    scope = global_scope() if scope is None else scope
     with core.FileSetLock(root):
         serials = _serials(root)
         if serial is None and not serials:
@@ -169,7 +174,7 @@ def load_checkpoint(
         chosen = serials[-1] if serial is None else serial
         folder = os.path.join(root, f"checkpoint_{chosen}")
         saved = _verified(folder, [other for other in serials if other != chosen])
-        sources = {name: source for name, source in program._feed_sources.items() if source.loader is not None}
+        sources = {source.name: source for source in sources_of(program, scope) if source.loader is not None}
         _check_same(folder, "variable", saved["variables"], _described(variables))
         _check_same(folder, "reader", dict.fromkeys(saved["readers"]), dict.fromkeys(sources))
         _check_same(folder, "loader", dict.fromkeys(saved["loaders"]), dict.fromkeys(loaders or {}))
@@ -178,7 +183,7 @@ def load_checkpoint(
         source.load_loader_state(saved["readers"][name])
     for name, loader in (loaders or {}).items():
         loader.load_state_dict(saved["loaders"][name])
-    put(dict(zip(sorted(saved["variables"]), values)), global_scope() if scope is None else scope)
+    put(dict(zip(sorted(saved["variables"]), values)), scope)
     return {} if saved["extra"] is None else saved["extra"]
 
 
@@ -187,6 +192,17 @@ def remove_checkpoints(root: str) -> None:
     if os.path.isdir(root):
         with core.FileSetLock(root):
             _remove(root, _serials(root))
+
+
+def _warn_of_positions(program: Program, scope: Scope) -> None:
+    """Warns of readers that will begin their data again when the checkpoint is loaded."""
+    for name in sorted({op.input("Reader")[0] for block in program.blocks for op in block.ops if op.type == "read"}):
+        variable = scope.find_var(name)
+        if variable is not None and variable.is_initialized() and variable.reader_can_rewind():
+            warn(
+                f"save_checkpoint: the position of reader '{name}', which reads files or random data, is not saved: "
+                "it will begin again. For exact resumption, feed the program from a headrace.DataLoader"
+            )
 
 
 def _described(variables: Sequence[Variable]) -> dict[str, str]:

@@ -133,6 +133,8 @@ def _factor(gradients: list[Variable], limit: float) -> Variable:
         block.append_op("square", {"X": gradient}, {"Out": square})
         block.append_op("reduce_sum", {"X": square}, {"Out": total}, {"reduce_all": True})
         squares.append(total)
+    if len({total.dtype for total in squares}) > 1:
+        squares = [_cast(total, VarType.FP64) for total in squares]
     norm, larger, factor = (_temporary(squares[0]) for _ in range(3))
     block.append_op("sum", {"X": squares}, {"Out": norm})
     block.append_op("sqrt", {"X": norm}, {"Out": norm})
@@ -144,7 +146,16 @@ def _factor(gradients: list[Variable], limit: float) -> Variable:
 
 def _scaled(gradient: Variable, factor: Variable) -> Variable:
     out = _temporary(gradient)
-    gradient.block.append_op("elementwise_mul", {"X": gradient, "Y": factor}, {"Out": out})
+    gradient.block.append_op("elementwise_mul", {"X": gradient, "Y": _cast(factor, gradient.dtype)}, {"Out": out})
+    return out
+
+
+def _cast(variable: Variable, dtype: VarType) -> Variable:
+    if variable.dtype == dtype:
+        return variable
+    out: Variable = variable.block.create_var(dtype=dtype, stop_gradient=True)
+    attrs = {"in_dtype": int(variable.dtype), "out_dtype": int(dtype)}
+    variable.block.append_op("cast", {"X": variable}, {"Out": out}, attrs)
     return out
 
 

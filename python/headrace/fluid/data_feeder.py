@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -59,8 +60,9 @@ class _Column:
             self._flatten(item, level + 1, lengths, rows, index)
 
     def _rows(self, value: Any, index: int) -> Iterable[np.ndarray]:
-        """The value in the declared shape. It may come flat, or as a number without its dimension of 1. Without LoD, it
-        may be several rows, as in Fluid: a batch that was made elsewhere.
+        """The value in the declared shape. It may come flat, or with other neighbouring dimensions merged, or as a
+        number without its dimension of 1. Without LoD, it may be several rows, as in Fluid: a batch that was made
+        elsewhere.
         """
         try:
             with np.errstate(invalid="ignore"):
@@ -76,7 +78,7 @@ class _Column:
                 f"choose another dtype"
             )
         wanted = self.shape[1:]
-        if -1 not in wanted and row.size == math.prod(wanted):
+        if -1 not in wanted and row.size == math.prod(wanted) and _merges(row.shape, wanted):
             return [row.reshape(wanted)]
         for rows in [row[np.newaxis], *([row] if self.lod_level == 0 else [])]:
             if rows.ndim == len(self.shape) and all(w in (-1, g) for w, g in zip(wanted, rows.shape[1:])):
@@ -99,12 +101,18 @@ class _Column:
         return np.stack(rows)
 
 
+def _merges(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether one of two shapes of the same size has neighbouring dimensions of the other merged, or one of 1 more."""
+    runs_a, runs_b = ({1, *itertools.accumulate(shape, operator.mul)} for shape in (a, b))
+    return runs_a <= runs_b or runs_b <= runs_a
+
+
 class DataFeeder:
     """Makes batches of a program's input variables out of lists of samples.
 
     A sample is a tuple with a value for each variable of ``feed_list``. The value of a variable without LoD is a
-    number, or a nested list or array of its shape without the first dimension (or flat). With a LoD level of n it is n
-    times nested sequences of such values.
+    number, or a nested list or array of its shape without the first dimension (or flat, but not transposed). With a
+    LoD level of n it is n times nested sequences of such values.
 
     Thread-safety: immutable; any thread may use it.
 

@@ -13,6 +13,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
+from headrace.fluid._feed_sources import sources_of
 from headrace.fluid.compiler import AnyProgram, CompiledProgram, Feed, merge_feeds
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
 from headrace.fluid.framework import Program, Variable, default_main_program
@@ -197,7 +198,7 @@ class Executor:
         if feed is not None and not isinstance(feed, Mapping):
             raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
         prepared = self._cache.get(self._executor, program, scope)
-        for source in program._feed_sources.values():
+        for source in sources_of(program, scope):
             source.check_fed(program, scope)
         declared = program.global_block().vars
         values = {}

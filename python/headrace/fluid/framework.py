@@ -333,8 +333,8 @@ class Program:
         self.blocks = [Block(self, i) for i in range(desc.num_blocks())]
         #: Names that were fed and are not declared, of which an Executor has warned.
         self._ignored_feeds: set[str] = set()
-        #: The readers that Python feeds, by the name of their queue.
-        self._feed_sources: dict[str, Any] = {}
+        #: A revision of the program, and the names of the readers that it has in it.
+        self._readers: tuple[int, frozenset[str]] = (-1, frozenset())
         #: How often each name scope has been entered.
         self._name_scope_uses: dict[str, int] = {}
         self._sync_with_desc()
@@ -453,7 +453,6 @@ class Program:
         program._start(desc)
         program.random_seed = self.random_seed
         program._seeds_given = self._seeds_given
-        program._feed_sources = dict(self._feed_sources)
         program._name_scope_uses = dict(self._name_scope_uses)
         for mine, copy in zip(self.blocks, program.blocks):
             for name, var in mine.vars.items():
@@ -474,8 +473,6 @@ class Program:
                 root._remove_op(index)
         for name in readers:
             root._remove_var(name)
-        if readers:
-            program._feed_sources = {}
         program._set_is_test()
         return program
 
@@ -507,12 +504,15 @@ class Program:
         """A copy with only the operators of the root block that ``targets`` need when ``feeds`` are given."""
         desc = self.desc.copy()
         desc.prune(list(feeds), _names(targets))
-        program = self._of_desc(desc)
-        used = set(program.global_block().vars)
-        program._feed_sources = {
-            queue: source for queue, source in program._feed_sources.items() if used.intersection(source.reader_names)
-        }
-        return program
+        return self._of_desc(desc)
+
+    def _reader_names(self) -> frozenset[str]:
+        """The names of its variables that are readers."""
+        revision = self.desc.revision
+        if self._readers[0] != revision:
+            names = frozenset(var.name for var in self.list_vars() if var.type == VarType.READER)
+            self._readers = (revision, names)
+        return self._readers[1]
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The program in the text format of Protocol Buffers; ``repr`` gives a listing. The arguments are Fluid's and

@@ -24,7 +24,7 @@ def create_lod_tensor(
         recursive_seq_lens: lengths of the sequences, the outermost level first.
 
     Raises:
-        InvalidArgument: the lengths do not fit the data.
+        InvalidArgument: the lengths do not fit the data, or a list has something else than integers.
     """
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
@@ -35,11 +35,25 @@ def create_lod_tensor(
                 f"the sequences have the lengths {lengths}, but the last level of recursive_seq_lens is "
                 f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'missing'}"
             )
-        data = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in data]).reshape(-1, 1)
+        data = np.concatenate([_integers(sequence, index) for index, sequence in enumerate(data)]).reshape(-1, 1)
     tensor = LoDTensor()
     tensor.set(data, place)
     tensor.set_recursive_sequence_lengths([list(level) for level in recursive_seq_lens])
     return tensor
+
+
+def _integers(sequence: Any, index: int) -> np.ndarray:
+    try:
+        with np.errstate(invalid="ignore"):
+            integers = np.asarray(sequence, dtype=np.int64)
+        if np.array_equal(integers, np.asarray(sequence)):
+            return integers
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise errors.InvalidArgument(
+        f"sequence {index} of data is {sequence!r}, expected a list of integers: give numbers of other dtypes as an "
+        "array of the packed rows"
+    )
 
 
 def create_random_int_lodtensor(

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakBag
 from headrace.fluid import core
+from headrace.fluid._feed_sources import live_sources
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import global_scope
@@ -27,8 +29,6 @@ __all__ = ["ReaderVariable"]
 
 #: How long a reset waits for a generator before it logs the reason, in seconds.
 _PATIENCE = 5.0
-
-_live_sources: WeakBag[FeedSource] = WeakBag()
 
 
 class FeedHandle(Protocol):
@@ -152,6 +152,7 @@ class FeedSource:
     def __init__(
         self,
         name: str,
+        queue_name: str,
         queue: LoDTensorBlockingQueue,
         scope: Scope,
         specs: Sequence[tuple[str, Sequence[int], Any, int]],
@@ -161,7 +162,7 @@ class FeedSource:
         self.title = f"py_reader '{name}'"
         #: What precedes messages about its batches.
         self.where = f"{self.title}, "
-        self.queue = queue
+        self.queue_name, self.queue = queue_name, queue
         #: The reader variables that read from the queue, the outermost last.
         self.reader_names: list[str] = []
         #: Where readers of the queue may be. A program refers to the source, and must not keep scopes alive.
@@ -176,11 +177,13 @@ class FeedSource:
         #: A decorated reader that gives other batches than the queue has, or in another order.
         self.regrouped_by: str | None = None
         self._begun_at = 0  # batch of the loader's epoch
-        self._given_before = 0
+        self._given_before: Counter[str] = Counter()
+        #: Whether this process was forked from the one that feeds.
+        self.is_of_parent = False
         self._handle: FeedHandle | None = None
         self._queue_taken = False
         self._sent_before = 0
-        _live_sources.add(self)
+        live_sources.add(self)
 
     def decorate(self, begin: Callable[[], FeedHandle]) -> None:
         with self._lock:
@@ -223,29 +226,39 @@ class FeedSource:
         self.decorate(lambda: loader._feed(self.queue))
         self.loader = loader
 
-    def _given(self) -> int:
-        """Batches that programs have read so far."""
-        given = 0
+    def _given(self) -> Counter[str]:
+        """Batches that each reader has given out so far, to programs or to the reader that decorates it."""
+        given: Counter[str] = Counter()
         for scope in self._scopes:
-            for name in reversed(self.reader_names):
+            for name in self.reader_names:
                 variable = scope.find_var(name)
                 if variable is not None and variable.is_initialized():
-                    given += variable.reader_stats()["batches"]
-                    break
+                    given[name] += variable.reader_stats()["batches"]
         return given
 
-    def loader_state(self) -> dict[str, Any]:
-        """The place of the next batch that no program has read. FailedPrecondition if readers regroup batches."""
+    def loader_state(self, program: Program) -> dict[str, Any]:
+        """The place of the next batch that ``program`` has not read. FailedPrecondition if readers regroup batches, or
+        it reads from several of them.
+        """
         assert self.loader is not None
         if self.regrouped_by is not None:
             raise errors.FailedPrecondition(
                 f"{self.title} has no position that can be saved, because '{self.regrouped_by}' regroups "
                 "its batches; let the headrace.DataLoader shuffle and batch"
             )
+        read = self._read_by(program)
+        if len(read) > 1:
+            raise errors.FailedPrecondition(
+                f"{self.title} has no position that can be saved, because the program reads from "
+                f"{' and '.join(map(repr, read))}: read from one of them"
+            )
         with self._lock:
             if self._handle is None:
                 return self.loader.state_dict()
-            return self.loader.state_dict(self._begun_at + self._given() - self._given_before)
+            given = self._given()
+            # A program that reads nothing may be saved in place of the one that does.
+            name = read[0] if read else max(given, key=self.reader_names.index, default="")
+            return self.loader.state_dict(self._begun_at + given[name] - self._given_before[name])
 
     def load_loader_state(self, state: dict[str, Any]) -> None:
         """Makes the next ``start`` continue from a position. FailedPrecondition if the reader is running."""
@@ -268,6 +281,7 @@ class FeedSource:
         return names if names is not None and len(names) == count else None
 
     def start(self) -> None:
+        self._check_process()
         with self._lock:
             if self._handle is not None:
                 raise errors.FailedPrecondition(f"{self.title} is already running: call reset() before start()")
@@ -291,6 +305,7 @@ class FeedSource:
             return 0
 
     def reset(self) -> None:
+        self._check_process()
         current = threading.current_thread()
         if isinstance(current, _Feeder) and current.source is self:
             raise errors.FailedPrecondition(f"{self.title} cannot be reset by the generator that feeds it")
@@ -315,6 +330,11 @@ class FeedSource:
                     continue  # the run that was to make this reader has failed; those below may be there
                 return
 
+    def has_queue_in(self, scope: Scope) -> bool:
+        """Whether programs that run on ``scope`` read from this source's queue, if from one of that name."""
+        variable = scope.find_var(self.queue_name)
+        return variable is not None and variable.is_initialized() and variable.get_queue() is self.queue
+
     def check_fed(self, program: Program, scope: Scope) -> None:
         """FailedPrecondition if ``program``, about to run on ``scope``, reads from the queue, which nothing fills or
         ever will.
@@ -323,6 +343,7 @@ class FeedSource:
         or, as long as no source has been given, if the program has accessed the queue and may push from another thread
         at any time.
         """
+        self._check_process()
         if scope not in self._scopes:
             with self._lock:
                 self._scopes.add(scope)
@@ -330,7 +351,7 @@ class FeedSource:
             return
         if self.queue.is_closed() or self.queue.stats()["sent"] != self._sent_before:
             return
-        if not self._is_read_by(program):
+        if not self._read_by(program):
             return
         raise errors.FailedPrecondition(
             f"{self.title} was not started: "
@@ -341,12 +362,16 @@ class FeedSource:
             )
         )
 
-    def _is_read_by(self, program: Program) -> bool:
-        return any(
-            op.type == "read" and op.input("Reader")[0] in self.reader_names
-            for block in program.blocks
-            for op in block.ops
-        )
+    def _read_by(self, program: Program) -> list[str]:
+        """Those of its readers from which a program reads."""
+        read = {op.input("Reader")[0] for block in program.blocks for op in block.ops if op.type == "read"}
+        return [name for name in self.reader_names if name in read]
+
+    def _check_process(self) -> None:
+        if self.is_of_parent:
+            raise errors.FailedPrecondition(
+                f"{self.title} is fed by the process from which this one was forked: build the program in this one"
+            )
 
     def _kill(self) -> _Feeder | None:
         """Kills the queue and stops the feeder; does not wait for its thread."""
@@ -360,16 +385,21 @@ class FeedSource:
 
 def _stop_all_at_exit() -> None:
     """Ends the feeders while Python still works: afterwards their threads could not run to their end."""
-    threads = [source._kill() for source in _live_sources]
+    threads = [source._kill() for source in live_sources if not source.is_of_parent]
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+def _after_fork() -> None:
+    """A forked child has none of the threads, and locks in whatever state they were."""
+    for source in live_sources:
+        source.is_of_parent = True
+
+
 atexit.register(_stop_all_at_exit)
-# A forked child has none of the threads, and locks in whatever state they were.
-os.register_at_fork(after_in_child=_live_sources.clear)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class ReaderVariable(Variable):

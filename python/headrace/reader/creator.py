@@ -66,6 +66,8 @@ def _unpickled(path: str) -> Iterator[Any]:
     for number, record in enumerate(RecordIOReader(path)):
         try:
             sample = pickle.loads(record)
-        except (pickle.UnpicklingError, EOFError) as error:
-            raise errors.DataLoss(f"'{path}', record {number}: it is not a pickle ({error})") from error
+        except Exception as error:  # pickle raises almost anything for other bytes; so may a class that has changed
+            raise errors.DataLoss(
+                f"'{path}', record {number}: it cannot be unpickled ({type(error).__name__}: {error})"
+            ) from error
         yield sample

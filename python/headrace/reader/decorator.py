@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import functools
 import itertools
 import queue
 import random
@@ -174,7 +176,7 @@ class _Readahead(Generic[Item]):
     """A bounded queue between threads that make items and one that reads them, which may go away at any moment.
 
     A maker puts through :meth:`put`, which gives up once the reader is no longer used. An exception of a maker reaches
-    the reader, after the items before it. Thread-safe.
+    the reader after the items of all makers: the others have to end, too. Thread-safe.
     """
 
     def __init__(self, size: int) -> None:
@@ -208,6 +210,7 @@ class _Readahead(Generic[Item]):
 
     def read(self, makers: int) -> Iterator[Item]:
         """The items, until this many makers have finished, or the reader is no longer used."""
+        error: BaseException | None = None
         while makers > 0:
             try:
                 item = self._items.get(timeout=_LOOK_EVERY)
@@ -215,12 +218,13 @@ class _Readahead(Generic[Item]):
                 if self.left.is_set():
                     return
                 continue
-            if not isinstance(item, _Ended):
-                yield item
-            elif item.error is not None:
-                raise item.error
-            else:
+            if isinstance(item, _Ended):
+                error = error or item.error
                 makers -= 1
+            else:
+                yield item
+        if error is not None:
+            raise error
 
 
 @contextlib.contextmanager
@@ -255,7 +259,8 @@ def xmap_readers(
 ) -> Callable[[], Iterator[Any]]:
     """A reader of the results of ``mapper``, applied to the samples of ``reader`` in ``process_num`` threads.
 
-    An exception of ``reader`` or ``mapper`` is raised in place of a sample, and ends the reader.
+    An exception of ``reader`` or ``mapper`` is raised in place of a sample, after all that were taken before that one,
+    and ends the reader.
 
     Args:
         buffer_size: number of samples that may be ahead on either side of the threads.
@@ -268,16 +273,28 @@ def xmap_readers(
         samples: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
         results: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
         source = samples.read(1)
-        lock = threading.Lock()
+        lock, failed = threading.Lock(), threading.Event()
+        # Results wait for those before them: so many samples may have been taken that were not yet given out.
+        room = threading.Semaphore(buffer_size + process_num)
+
+        def has_room() -> bool:
+            while not room.acquire(timeout=_LOOK_EVERY):
+                if failed.is_set() or results.left.is_set():
+                    return False
+            return True
 
         def take() -> Iterator[tuple[int, Any]]:
-            while True:
-                with lock:  # a generator is one thread's at a time
-                    try:
-                        number, sample = next(source)
-                    except StopIteration:
+            try:
+                while not order or has_room():
+                    with lock:  # a generator is one thread's at a time
+                        taken = None if failed.is_set() else next(source, None)
+                    if taken is None:
                         return
-                yield number, mapper(sample)
+                    number, sample = taken
+                    yield number, mapper(sample)
+            except Exception:
+                failed.set()
+                raise
 
         def feed() -> None:
             samples.make(lambda: enumerate(reader()))
@@ -296,6 +313,7 @@ def xmap_readers(
                 while following in waiting:
                     yield waiting.pop(following)
                     following += 1
+                    room.release()
 
     return mapped
 
@@ -385,27 +403,62 @@ class PipeReader:
 
         Raises:
             IoError: in the end, if the command has failed.
+            DataLoss: what it writes is cut off, or not compressed by gzip.
         """
         output = self.process.stdout
         assert output is not None
-        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if self.file_type == "gzip" else None
-        rest, mark = b"", line_break.encode()
+        chunks: Iterator[bytes] = iter(functools.partial(output.read, self.bufsize), b"")
+        if self.file_type == "gzip":
+            chunks = _decompressed(chunks, self.command)
+        damage: errors.DataLoss | None = None
         try:
-            while read := output.read(self.bufsize):
-                data = read if unzip is None else unzip.decompress(read)
-                if not cut_lines:
-                    yield data.decode(errors="replace")
-                    continue
-                *lines, rest = (rest + data).split(mark)
-                for line in lines:
-                    yield line.decode()
-            if rest:
-                yield rest.decode()
+            yield from _lines(chunks, line_break) if cut_lines else _texts(chunks)
+        except errors.DataLoss as error:
+            damage = error
         finally:
             output.close()
             code = self.process.wait()
         if code != 0:
-            raise errors.IoError(f"{self.command!r} exited with status {code}")
+            raise errors.IoError(f"{self.command!r} exited with status {code}") from damage
+        if damage is not None:
+            raise damage
+
+
+def _lines(chunks: Iterable[bytes], line_break: str) -> Iterator[str]:
+    rest, mark = b"", line_break.encode()
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(mark)
+        for line in lines:
+            yield line.decode()
+    if rest:
+        yield rest.decode()
+
+
+def _texts(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The text of chunks, which may end within a character: it is then part of the next."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for chunk in chunks:
+        if text := decoder.decode(chunk):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
+
+
+def _decompressed(chunks: Iterable[bytes], command: str) -> Iterator[bytes]:
+    """What gzip has compressed, in one file or several, one after the other. DataLoss if it is damaged, or cut off."""
+    member = None
+    try:
+        for chunk in chunks:
+            while chunk:
+                member = member or zlib.decompressobj(zlib.MAX_WBITS | 16)
+                yield member.decompress(chunk)
+                chunk = member.unused_data.lstrip(b"\0")  # files may be padded
+                if member.eof:
+                    member = None
+    except zlib.error as error:
+        raise errors.DataLoss(f"what {command!r} writes is not compressed by gzip, or is damaged: {error}") from error
+    if member is not None:
+        raise errors.DataLoss(f"what {command!r} writes is cut off: it ends within a compressed file")
 
 
 def _positive(name: str, value: Any) -> None:

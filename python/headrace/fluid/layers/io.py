@@ -177,6 +177,7 @@ def _py_reader(
     queue = init_queue(scope, queue_name, capacity, specs, tensor_names)
     source = FeedSource(
         base,
+        queue_name,
         queue,
         scope,
         [(n, *spec) for n, spec in zip(tensor_names, specs)],
@@ -203,7 +204,6 @@ def _reader_in_main(name: str, specs: list[Spec], source: FeedSource | None) -> 
     block.vars[name] = reader
     if source is not None:
         source.reader_names.append(name)
-        main._feed_sources[source.name] = source
     return reader
 
 
