@@ -481,6 +481,51 @@ def test_a_state_at_the_end_of_an_epoch_holds_the_datasets(num_workers: int, len
     assert lists(other) == lists(resumed) == [[element + 200 for element in batch] for batch in first]
 
 
+class Longer(IterableDataset[Any]):
+    """Longer in each epoch; its state is a position, which stays at the end until the next iteration begins."""
+
+    def __init__(self) -> None:
+        self.epoch = self.position = 0
+        self.resumed: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self.position, self.resumed = self.resumed or 0, None
+        while self.position < 10 + 3 * self.epoch:
+            self.position += 1
+            yield 100 * self.epoch + self.position
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position if self.resumed is None else self.resumed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.resumed = state["position"]
+
+
+@pytest.mark.parametrize("dataset", [Longer, lambda: ChainDataset([Longer(), Longer()])], ids=["one", "chain"])
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_each_epoch_is_whole_however_long_the_one_before_was(dataset: Any, sharding: str, num_workers: int) -> None:
+    def epochs(workers: int, **more: Any) -> list[list[int]]:
+        loader = DataLoader(dataset(), batch_size=4, num_workers=workers, seed=1, **more)
+        return [[int(v) for batch in loader for v in batch] for _ in range(4)]
+
+    each = num_workers if sharding == "dataset" else 1
+    expected = [sorted(epoch * each) for epoch in epochs(0)]
+    for persistent in (False, True):
+        got = epochs(num_workers, iterable_sharding=sharding, persistent_workers=persistent)
+        assert [sorted(epoch) for epoch in got] == expected
+    states: Any = None
+    for epoch in range(4):  # a program for each
+        loader = DataLoader(dataset(), batch_size=4, num_workers=num_workers, seed=1, iterable_sharding=sharding)
+        if states is not None:
+            loader.load_state_dict(states)
+        assert sorted(int(v) for batch in loader for v in batch) == expected[epoch]
+        states = loader.state_dict()
+
+
 class AtItsEnd(Count):
     """Its state at the end of an iteration says that it is there, as that of a Hugging Face stream."""
 

@@ -95,6 +95,8 @@ class StreamReader:
         # state might otherwise resume. And whether it may be one of a dataset at its end.
         self._begin = self._state_now()
         self._begin_is_end = False
+        # The epoch before this one, whose end that is.
+        self._before = -1
         self._initial = self._begin if task.initial is None else task.initial
         # The report of the end of the latest epoch.
         self._end_report = b""
@@ -182,6 +184,8 @@ class StreamReader:
         at_end = self._ended and self._batch > 0 and not self._interrupted
         self._ended = self.is_broken = True  # unless an iterator comes of it
         self._outdated = False
+        if epoch != self._epoch:
+            self._before = self._epoch if self._epoch >= 0 else epoch - 1
         self._epoch, self._batch, self._next_state = epoch, 0, 0
         self._ahead = []
         state, self._end_state = self._end_state, None
@@ -191,8 +195,7 @@ class StreamReader:
             if start.ended:
                 self._end_state, self.is_broken = state, False
                 return
-        if self._task.tells_epoch:
-            tell_epoch([self._dataset], epoch)
+        self._tell(epoch)
         if state is None and given_up:
             state = self._begin
         elif state is None:
@@ -201,11 +204,15 @@ class StreamReader:
             self._begin, self._begin_is_end = state, True
         if state is None or (self._batch == 0 and at_end and self._is_at(state)):
             self._elements = iter(self._dataset)
+        elif state is self._begin and self._begin_is_end:
+            self._begin_after(state)
         else:
             self._elements = self._resumed(state)
-            if state is self._begin and self._begin_is_end:
-                self._pass_end()
         self._ended = self.is_broken = False
+
+    def _tell(self, epoch: int) -> None:
+        if self._task.tells_epoch:
+            tell_epoch([self._dataset], epoch)
 
     def _is_at(self, state: Any) -> bool:
         """Whether that is the state of the dataset when this reader came to its end. It then need not be loaded, which
@@ -221,30 +228,49 @@ class StreamReader:
                 return self._dataset.state_dict()
         return None
 
-    def _pass_end(self) -> None:
-        """Starts again if the resumed iteration is at its end: a state taken between two epochs may be that of the
-        first. So it does, as PyTorch's loader would, if the dataset proves unable to load it: nothing has been read of
-        the epoch.
+    def _begin_after(self, state: Any) -> None:
+        """Begins the epoch after the one that ended with ``state``: if an iteration that is resumed there is at its
+        end, with another one.
+
+        The epoch before is told first, if the dataset is told of epochs: in this one it may be longer, or in another
+        order, and what comes after as many samples would be taken for all of it. So it does, too, as PyTorch's loader
+        would, if the dataset proves unable to load the state: nothing has been read of the epoch.
         """
-        anew: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
+        tells = self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
+        begin: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
         if self._initial is not None:
-            anew.append(lambda: self._resumed(self._initial))
-        for begin in anew:
-            try:
-                self._ahead = [self._elements.__next__()]
-                return
-            except StopIteration:
-                pass
-            except Exception as error:
-                if not _is_of_loading(error):
-                    raise
-                warnings.warn(
-                    f"{type(self._dataset).__name__} cannot load the state in which its last epoch ended "
-                    f"({type(error).__name__}: {error}), so it starts from the beginning",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            self._elements = begin()
+            begin.append(lambda: self._resumed(self._initial))
+        if tells:
+            self._tell(self._before)
+        self._elements = self._resumed(state)
+        is_at_end = not self._look_ahead()
+        if tells:
+            self._tell(self._epoch)
+            if not is_at_end:
+                self._elements = self._resumed(state)
+                is_at_end = not self._look_ahead()
+        while is_at_end and begin:
+            self._elements = begin.pop(0)()
+            is_at_end = not self._look_ahead()
+
+    def _look_ahead(self) -> bool:
+        """Whether there is a sample, which is then the next."""
+        self._ahead = []
+        try:
+            self._ahead.append(self._elements.__next__())
+        except StopIteration:
+            return False
+        except Exception as error:
+            if not _is_of_loading(error):
+                raise
+            warnings.warn(
+                f"{type(self._dataset).__name__} cannot load the state in which its last epoch ended "
+                f"({type(error).__name__}: {error}), so it starts from the beginning",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+        return True
 
     def _resumed(self, state: Any) -> Iterator[Any]:
         """An iterator that continues where :meth:`report` took ``state``."""
