@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import pdb
 import traceback
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -183,6 +183,29 @@ def test_an_error_of_unknown_classes_arrives_as_text() -> None:
     error = decode_error(encode_error(Local("only here"), "It failed", 3))
     assert type(error) is RuntimeError
     assert "Local: only here" in str(error)
+
+
+class Interrupted(Exception):
+    """Raised by a signal handler."""
+
+
+class Slow(Exception):
+    """While the first one is unpickled, a signal arrives."""
+
+    signals: ClassVar[list[Exception]] = []
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        if self.signals:
+            raise self.signals.pop()
+
+
+def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_unpickling() -> None:
+    message = encode_error(Slow("no file"), "It failed", 3)
+    Slow.signals.append(Interrupted())
+    with pytest.raises(Interrupted):
+        decode_error(message)
+    assert type(decode_error(message)) is Slow
 
 
 def test_an_error_from_another_cause_keeps_its_story() -> None:

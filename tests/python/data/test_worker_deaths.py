@@ -184,7 +184,7 @@ def test_few_deaths_are_none(clock: list[float]) -> None:
 def test_workers_that_die_again_and_again_start_later(clock: list[float]) -> None:
     idle = IdleDeaths()
     delays = []
-    for _ in range(10):
+    for _ in range(2000):
         idle.note(0, KILLED, 0.1, samples=0)
         delays.append(idle.delay(0))
     assert delays[0] == 0

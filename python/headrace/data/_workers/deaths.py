@@ -127,7 +127,7 @@ class IdleDeaths:
     def delay(self, worker: int) -> float:
         """Seconds that the worker's successor waits before it does anything."""
         count = self._counts[worker]
-        return min(0.05 * 2 ** (count - 2), 1.0) if count > 1 else 0.0
+        return min(0.05 * 2 ** min(count - 2, 10), 1.0) if count > 1 else 0.0
 
     def forget(self, worker: int) -> None:
         """The worker reached a sample."""

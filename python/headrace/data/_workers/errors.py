@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import pickle
@@ -127,14 +126,21 @@ def decode_error(message: bytes) -> BaseException:
     if not message:
         return RuntimeError("a worker failed to make a sample, and the slot had no room for the reason")
     pickled, description, culprit, trace, packed_index, worker = pickle.loads(message)
-    error: BaseException = RuntimeError(description)
-    index = None
-    with contextlib.suppress(Exception):
-        index = pickle.loads(packed_index)
-    if pickled is not None:
-        # This process may not be able to import modules that the worker can.
-        with contextlib.suppress(Exception):
-            unpickled = pickle.loads(pickled)
-            error = unpickled if isinstance(unpickled, Exception) else error
-    error.__cause__ = WorkerTraceback(culprit, trace, index, worker)
+    unpickled = None if pickled is None else _unpickled(pickled)
+    error = unpickled if isinstance(unpickled, Exception) else RuntimeError(description)
+    error.__cause__ = WorkerTraceback(culprit, trace, _unpickled(packed_index), worker)
     return error
+
+
+def _unpickled(message: bytes) -> Any:
+    """The object, or None if it cannot be unpickled: this process may not be able to import modules that the worker
+    can. An exception that does not come again is a signal handler's, and is raised.
+    """
+    try:
+        return pickle.loads(message)
+    except Exception:
+        try:
+            pickle.loads(message)
+        except Exception:
+            return None
+        raise
