@@ -9,6 +9,7 @@ import itertools
 import queue
 import random
 import shlex
+import signal
 import subprocess
 import threading
 import zlib
@@ -292,7 +293,7 @@ def xmap_readers(
                         return
                     number, sample = taken
                     yield number, mapper(sample)
-            except Exception:
+            except BaseException:
                 failed.set()
                 raise
 
@@ -418,10 +419,10 @@ class PipeReader:
         finally:
             output.close()
             code = self.process.wait()
+        if damage is not None and code in (0, -signal.SIGPIPE):  # it was not read to its end
+            raise damage
         if code != 0:
             raise errors.IoError(f"{self.command!r} exited with status {code}") from damage
-        if damage is not None:
-            raise damage
 
 
 def _lines(chunks: Iterable[bytes], line_break: str) -> Iterator[str]:
@@ -446,13 +447,17 @@ def _texts(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def _decompressed(chunks: Iterable[bytes], command: str) -> Iterator[bytes]:
     """What gzip has compressed, in one file or several, one after the other. DataLoss if it is damaged, or cut off."""
-    member = None
+    member, is_first = None, True
     try:
         for chunk in chunks:
             while chunk:
-                member = member or zlib.decompressobj(zlib.MAX_WBITS | 16)
+                if member is None and not is_first:
+                    chunk = chunk.lstrip(b"\0")  # files may be padded
+                    if not chunk:
+                        break
+                member, is_first = member or zlib.decompressobj(zlib.MAX_WBITS | 16), False
                 yield member.decompress(chunk)
-                chunk = member.unused_data.lstrip(b"\0")  # files may be padded
+                chunk = member.unused_data
                 if member.eof:
                     member = None
     except zlib.error as error:

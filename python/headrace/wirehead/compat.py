@@ -281,6 +281,7 @@ class WireheadLogger:
 
     def history(self) -> list[SwapLog]:
         """The last swaps: as many as the cache keeps, some ten."""
+        self._cache.look_again()
         swaps = self._cache.swaps()
         if not swaps:
             return []

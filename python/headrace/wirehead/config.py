@@ -28,7 +28,10 @@ _NUMBERS = {  # least, largest, unit, why
     "LEASE": (0.1, 1_000_000, "seconds", ""),
 }
 _LONGEST_NAME = 63  # bytes: MongoDB's limit for databases; of a collection's 255, the rest is for what follows
-_A_COLLECTION = f'a name of at most {_LONGEST_NAME} bytes that has no $ and does not begin with "system."'
+_A_COLLECTION = (
+    f"a name of at most {_LONGEST_NAME} bytes that has no $, no dot at an end or after another one, and does not begin "
+    'with "system."'
+)
 _TEXTS = {
     "DBNAME": f'a name of at most {_LONGEST_NAME} bytes, without spaces or any of / \\ . " $ * < > : | ?',
     "MONGOHOST": "a host name, or a URI such as mongodb://user@host:27017/?tls=true",
@@ -272,7 +275,8 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
     elif key == "DBNAME":
         is_wrong = is_wrong or bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
     else:  # a prefix of collections
-        is_wrong = is_wrong or "$" in value or value.startswith("system.") or len(value.encode()) > _LONGEST_NAME
+        is_wrong = is_wrong or "$" in value or value.startswith("system.") or "" in value.split(".")
+        is_wrong = is_wrong or len(value.encode()) > _LONGEST_NAME
     return (what if is_wrong else ""), value
 
 

@@ -105,6 +105,7 @@ def status_of(cache: Cache) -> Status:
     Raises:
         StoreError: it does not answer.
     """
+    cache.look_again()
     store, config = cache.store, cache.config
     now = store.now()
     swaps = cache.swaps()

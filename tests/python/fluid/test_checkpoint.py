@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,39 @@ def test_batches_that_were_read_ahead_are_read_again(exe: fluid.Executor, tmp_pa
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
 
 
+COPIES: dict[str, Callable[[fluid.Program], fluid.Program]] = {
+    "original": lambda program: program,
+    "clone": lambda program: program.clone(),
+    "parsed": lambda program: fluid.Program.parse_from_string(program.serialize_to_string()),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("copy", COPIES)
+def test_the_position_is_where_the_program_reads(exe: fluid.Executor, tmp_path: Path, copy: str, wrapped: bool) -> None:
+    reader = layers.py_reader(2, [[-1, 2]], ["float32"])
+    if wrapped:
+        layers.double_buffer(reader)
+    out = layers.read_file(reader)
+    reader.decorate_loader(headrace.DataLoader(Rows(), batch_size=1))
+    exe.run(fluid.default_startup_program())
+    program = COPIES[copy](fluid.default_main_program())
+
+    def read(count: int) -> list[float]:
+        return [exe.run(program, fetch_list=[out.name])[0][0, 0].item() for _ in range(count)]
+
+    reader.start()
+    assert read(3) == [0, 1, 2]
+    fluid.io.save_checkpoint(exe, tmp_path, program)
+    reader.reset()
+    assert fluid.io.load_checkpoint(exe, tmp_path, program) == {}
+    with pytest.raises(errors.FailedPrecondition, match="was not started"):
+        read(1)
+    reader.start()
+    assert read(2) == [3, 4]
+    reader.reset()
+
+
 def test_loaders_that_are_iterated_over_continue(exe: fluid.Executor, tmp_path: Path) -> None:
     loss = model()
     exe.run(fluid.default_startup_program())
@@ -242,6 +277,60 @@ def test_what_cannot_be_saved_is_refused(exe: fluid.Executor, tmp_path: Path) ->
     layers.read_file(reader)
     with pytest.raises(errors.FailedPrecondition, match="create_shuffle_reader"):
         fluid.io.save_checkpoint(exe, tmp_path)
+
+
+def test_a_program_that_reads_one_source_by_two_readers_has_no_position(exe: fluid.Executor, tmp_path: Path) -> None:
+    reader = layers.py_reader(2, [[-1, 2]], ["float32"], name="rows", use_double_buffer=False)
+    buffered = layers.double_buffer(reader)
+    reader.decorate_loader(headrace.DataLoader(Rows(), batch_size=2))
+    layers.read_file(reader)
+    layers.read_file(buffered)
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.FailedPrecondition, match=rf"'rows'.*reads from 'rows' and '{buffered.name}'"):
+        fluid.io.save_checkpoint(exe, tmp_path)
+
+
+def rows_in_a_file(path: Path) -> str:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        feeder = fluid.DataFeeder([layers.data("x", [2])])
+    fluid.recordio_writer.convert_reader_to_recordio_file(str(path), lambda: ([Rows()[i]] for i in range(12)), feeder)
+    return str(path)
+
+
+UNSAVED: dict[str, Callable[[Path], Any]] = {
+    "file": lambda path: layers.open_recordio_file(rows_in_a_file(path), [[-1, 2]], [0], ["float32"]),
+    "shuffled files": lambda path: layers.shuffle(
+        layers.open_files([rows_in_a_file(path)], [[-1, 2]], [0], ["float32"]), 4
+    ),
+    "random data": lambda _: layers.random_data_generator(0.0, 1.0, [[3, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", UNSAVED)
+def test_a_position_that_is_not_saved_is_warned_of(exe: fluid.Executor, tmp_path: Path, name: str) -> None:
+    reader = UNSAVED[name](tmp_path / "data")
+    out = layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    exe.run(fetch_list=[out])
+    with pytest.warns(RuntimeWarning, match=f"position of reader '{reader.name}'.* is not saved"):
+        fluid.io.save_checkpoint(exe, tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_what_python_feeds_is_not_warned_of(exe: fluid.Executor, tmp_path: Path, by_loader: bool) -> None:
+    reader = layers.py_reader(2, [[-1, 2]], ["float32"])
+    if by_loader:
+        reader.decorate_loader(headrace.DataLoader(Rows(), batch_size=2))
+    else:
+        reader.decorate_batch_generator(lambda: iter([[np.ones((1, 2), np.float32)]]))
+    out = layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    reader.start()
+    exe.run(fetch_list=[out])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fluid.io.save_checkpoint(exe, tmp_path)
+    reader.reset()
 
 
 def test_state_is_text(exe: fluid.Executor, tmp_path: Path) -> None:

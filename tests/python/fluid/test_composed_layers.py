@@ -265,6 +265,20 @@ def test_private_gradient_descent(exe: fluid.Executor) -> None:
         fluid.optimizer.Dpsgd(clip=0.0)
 
 
+def test_private_gradient_descent_of_float64_without_noise(exe: fluid.Executor) -> None:
+    three = fluid.initializer.Constant(3.0)
+    weight = layers.create_parameter([2], "float64", name="weight", default_initializer=three)
+    fluid.optimizer.Dpsgd(0.125, clip=4.0, sigma=0.0).minimize(layers.reduce_sum(layers.square(weight)))
+    exe.run(fluid.default_startup_program())
+    expected = np.full(2, 3.0)
+    for _ in range(6):
+        exe.run()
+        gradient = 2 * expected
+        expected = expected - 0.125 * gradient * min(1.0, 4.0 / float(np.linalg.norm(gradient)))
+    assert value("weight").dtype == np.float64
+    np.testing.assert_allclose(value("weight"), expected, rtol=1e-12)
+
+
 def test_gradients_with_noise_are_dense(exe: fluid.Executor) -> None:
     words = layers.data("words", [1], dtype="int64")
     loss = layers.mean(layers.embedding(words, [10, 4], is_sparse=True))

@@ -165,6 +165,9 @@ def test_create_lod_tensor_from_lists_arrays_and_tensors() -> None:
     assert fluid.create_lod_tensor(from_array, [[2, 2]]).recursive_sequence_lengths() == [[2, 2]]
     with pytest.raises(ValueError, match="lengths"):
         fluid.create_lod_tensor([[1, 2], [3]], [[1, 2]])
+    for wrong in ([1.7, 2.2], ["3", "4"], ["a", "b"], [float("nan"), 0], [2**64, 0], [None, 0]):
+        with pytest.raises(errors.InvalidArgument, match=r"sequence 1 of data is \[.*expected a list of integers"):
+            fluid.create_lod_tensor([[3], wrong], [[1, 2]])
     drawn = fluid.create_random_int_lodtensor([[2, 3]], [4], fluid.CPUPlace(), 1, 3)
     assert drawn.shape() == [5, 4]
     assert set(np.unique(np.asarray(drawn))) <= {1, 2, 3}

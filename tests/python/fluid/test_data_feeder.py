@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,21 @@ def test_a_sample_may_be_several_rows() -> None:
     assert fluid.DataFeeder([x]).feed([(np.zeros((4, 5, 2)),)])["open"].shape() == [4, 5, 2]
     with pytest.raises(errors.InvalidArgument, match=r"shape \[3\].*sample 0 has \[2, 2, 3\]"):
         feeder([3]).feed([(np.ones((2, 2, 3)),)])
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [([2, 3], (6,)), ([2, 3], (1, 6)), ([2, 3], (2, 3)), ([2, 3], (2, 3, 1)), ([6], (2, 3)), ([1, 6], (2, 3))],
+)
+def test_a_sample_may_come_with_dimensions_merged_or_of_1(declared: list[int], shape: tuple[int, ...]) -> None:
+    tensor = feeder(declared).feed([(np.arange(6).reshape(shape),)])["x"]
+    np.testing.assert_array_equal(np.asarray(tensor), np.arange(6).reshape(1, *declared))
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (1, 3, 2)])
+def test_a_sample_that_is_transposed_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(errors.InvalidArgument, match=rf"'x'.*shape \[2, 3\].*sample 1 has {re.escape(str([*shape]))}"):
+        feeder([2, 3]).feed([(np.zeros((2, 3)),), (np.zeros(shape),)])
 
 
 def test_one_level_of_lod() -> None:

@@ -283,6 +283,20 @@ def test_clips_by_global_norm_are_taken_by_group() -> None:
         clipped_gradients([by(2.0), by(3.0)])
 
 
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32")])
+def test_gradients_of_two_dtypes_are_clipped_by_one_factor(dtypes: tuple[str, str]) -> None:
+    pairs = []
+    for dtype, scale in zip(dtypes, (6.0, 8.0)):
+        w = fluid.layers.create_parameter([1], dtype, default_initializer=fluid.initializer.Constant(1.0))
+        pairs += fluid.backward.append_backward(fluid.layers.scale(w, scale), [w.name])
+    pairs = fluid.clip.GradientClipByGlobalNorm(2.0)(pairs)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    got = exe.run(fetch_list=[gradient for _, gradient in pairs])
+    assert [str(gradient.dtype) for gradient in got] == list(dtypes)
+    np.testing.assert_allclose(np.ravel(got), np.array([6.0, 8.0]) * 2 / np.hypot(6, 8), rtol=1e-6)
+
+
 @pytest.mark.parametrize("limit", [-1, 0.0, float("nan"), float("inf")])
 def test_a_clip_without_a_sensible_limit_is_refused(limit: float) -> None:
     with pytest.raises(errors.InvalidArgument, match="GradientClipByNorm: clip_norm must be positive"):

@@ -418,7 +418,11 @@ def test_a_parsed_program_reads_from_the_scopes_queue(exe: fluid.Executor) -> No
     reader, out = number_reader()
     exe.run(fluid.default_startup_program())
     parsed = fluid.Program.parse_from_string(fluid.default_main_program().serialize_to_string())
+    with pytest.raises(errors.FailedPrecondition, match="was not started: give it a source"):
+        read_all(exe, out.name, parsed)
     reader.decorate_batch_generator(lambda: numbers(3))
+    with pytest.raises(errors.FailedPrecondition, match="was not started: call"):
+        read_all(exe, out.name, parsed)
     reader.start()
     assert read_all(exe, out.name, parsed) == [0, 1, 2]
 

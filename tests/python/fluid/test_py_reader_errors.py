@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -378,6 +380,30 @@ def test_another_thread_may_reset_a_reader_that_is_waited_for(exe: fluid.Executo
     with pytest.raises(core.EOFException):
         exe.run(fetch_list=[out])
     timer.join()
+
+
+def is_refused_in_a_child(function: Callable[[], object]) -> bool:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            function()
+        except errors.FailedPrecondition as error:
+            os._exit(0 if "from which this one was forked" in str(error) else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child_is_refused_what_its_parent_feeds(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: map(number, range(9)))
+    assert is_refused_in_a_child(reader.start)
+    reader.start()
+    for function in (reader.start, reader.reset, lambda: exe.run(fetch_list=[out])):
+        assert is_refused_in_a_child(function)
+    assert read_all(exe, out) == list(range(9))
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:

@@ -83,13 +83,13 @@ def test_a_seed_of_its_own_goes_before_that_of_the_program() -> None:
     np.testing.assert_array_equal(first, drawn(lambda: layers.uniform_random([20], seed=3), 8, own_seed=True)[0])
 
 
-def shuffled(seed: int) -> list[int]:
+def shuffled(seed: int, count: int = 30) -> list[int]:
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = seed
     with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup), fluid.unique_name.guard():
         reader = layers.py_reader(64, [[1, 1]], ["int64"], use_double_buffer=False)
-        reader.decorate_tensor_provider(lambda: ((np.full((1, 1), i),) for i in range(30)))
-        out = layers.read_file(layers.shuffle(reader, 30))
+        reader.decorate_tensor_provider(lambda: ((np.full((1, 1), i),) for i in range(count)))
+        out = layers.read_file(layers.shuffle(reader, count))
         exe = fluid.Executor()
         exe.run(startup)
         reader.start()
@@ -106,3 +106,11 @@ def test_the_order_of_a_shuffled_reader_follows_from_the_seed_of_the_program() -
     assert sorted(first) == list(range(30))
     assert shuffled(7) == first
     assert shuffled(8) != first
+
+
+def test_without_a_seed_readers_draw_afresh() -> None:
+    first, other = drawn(SEEDED["random_data_generator"], 0)
+    assert not np.array_equal(first, other)
+    order = shuffled(0, 1000)
+    assert sorted(order) == list(range(1000))
+    assert shuffled(0, 1000) != order

@@ -27,10 +27,10 @@ def nce(inputs: dict[str, Any], samples: np.ndarray, probability: np.ndarray, no
     scores = np.einsum("nd,nkd->nk", inputs["Input"], inputs["Weight"][samples])
     if "Bias" in inputs:
         scores = scores + inputs["Bias"][:, 0][samples]
-    o, b = 1 / (1 + np.exp(-scores)), probability[samples] * noise
+    log_o, log_b = -np.logaddexp(0, -scores), np.log(probability[samples] * noise)
     true = np.arange(samples.shape[1]) < samples.shape[1] - noise
-    cost = -np.log(np.where(true, o, b) / (o + b)).sum(1, keepdims=True)
-    return {"Cost": cost * inputs.get("SampleWeight", 1.0), "SampleLogits": o, "SampleLabels": samples}
+    cost = (np.logaddexp(log_o, log_b) - np.where(true, log_o, log_b)).sum(1, keepdims=True)
+    return {"Cost": cost * inputs.get("SampleWeight", 1.0), "SampleLogits": np.exp(log_o), "SampleLabels": samples}
 
 
 def log_uniform() -> np.ndarray:
@@ -53,6 +53,17 @@ def test_nce(optional: bool, true_classes: int, sampler: int) -> None:
     test.check_outputs()
     by = ["Input", "Weight", "Bias"] if optional else ["Input", "Weight"]
     test.check_gradients(by, ["Cost"], tolerance=1e-5)
+
+
+def test_nce_of_improbable_classes_is_finite() -> None:
+    x, label = np.array([[50.0], [100.0], [110.0], [200.0]]), np.zeros((4, 1), np.int64)
+    inputs = {"Input": x, "Label": label, "Weight": np.full((CLASSES, 1), -1.0)}
+    samples = np.tile([0, 2, 5], (4, 1))
+    expected = nce(inputs, samples, np.full(CLASSES, 1 / CLASSES), 2)
+    attrs = {"num_total_classes": CLASSES, "num_neg_samples": 2, "custom_neg_classes": [2, 5]}
+    (cost,) = OpTest("nce", inputs, attrs, NCE_OUTPUTS).run("float32")["Cost"]
+    assert cost.dtype() == "float32"
+    np.testing.assert_allclose(cost, expected["Cost"], rtol=1e-6)
 
 
 def frequencies(attrs: dict[str, Any], **others: np.ndarray) -> np.ndarray:

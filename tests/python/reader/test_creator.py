@@ -48,15 +48,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
         list(reader.creator.recordio(str(tmp_path / name))())
 
 
-def test_what_is_no_pickle_is_told_with_file_and_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", [b"", b"text", b"\x80\xffabc"])
+def test_what_is_no_pickle_is_told_with_file_and_record(tmp_path: Path, record: bytes) -> None:
     path = tmp_path / "data"
     writer = RecordIOWriter(str(path))
     writer.write(pickle.dumps(1))
-    writer.write(b"")
+    writer.write(record)
     writer.close()
     records = reader.creator.recordio(str(path))()
     assert next(records) == 1
-    with pytest.raises(errors.DataLoss, match="data', record 1: it is not a pickle"):
+    with pytest.raises(errors.DataLoss, match="data', record 1: it cannot be unpickled"):
         next(records)
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1

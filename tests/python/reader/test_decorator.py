@@ -130,7 +130,57 @@ def test_an_error_of_a_mapper_comes_in_place_of_its_sample() -> None:
     with pytest.raises(ZeroDivisionError, match="division"):
         for sample in samples:
             seen.append(sample)
-    assert seen == [4, 6, 12][: len(seen)]
+    assert seen == [4, 6, 12]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_error_in_threads_comes_after_all_samples_before_it(threads: int) -> None:
+    barrier = threading.Barrier(threads)
+
+    def mapper(x: int) -> int:
+        """Sample 0 is the last to be ready: the other threads have ended by then."""
+        if x < threads:
+            barrier.wait(20)
+        others = {thread for thread in threading.enumerate() if thread.name == "headrace reader"}
+        for thread in others - {threading.current_thread()} if x == 0 else ():
+            thread.join(20)
+        if x == 5:
+            raise ZeroDivisionError("in the mapper")
+        return x
+
+    assert read_until_error(reader.xmap_readers(mapper, numbers(8), threads, 8, order=True)()) == list(range(5))
+    assert read_until_error(reader.xmap_readers(mapper, failing(5), threads, 8, order=True)()) == list(range(5))
+    assert sorted(read_until_error(reader.xmap_readers(mapper, failing(5), threads, 8)())) == list(range(5))
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_a_mapper_that_ends_the_program_is_not_waited_for(order: bool) -> None:
+    def mapper(x: int) -> int:
+        if x == 5:
+            raise SystemExit("enough")
+        return x
+
+    with pytest.raises(SystemExit, match="enough"):
+        for _ in reader.xmap_readers(mapper, itertools.count, 3, 4, order)():
+            pass
+
+
+def test_ordered_samples_are_not_read_ahead_without_bound_while_one_is_slow() -> None:
+    too_far = threading.Event()
+
+    def read() -> Iterator[int]:
+        for i in itertools.count():
+            if i == 4 + 2 + 4 + 1:  # those that threads have taken, the queue, and the one that waits for room
+                too_far.set()
+            yield i
+
+    def mapper(x: int) -> bool:
+        return x == 0 and too_far.wait(0.2)
+
+    samples = reader.xmap_readers(mapper, read, 2, 4, order=True)()
+    went_too_far = next(samples)
+    samples.close()  # type: ignore[attr-defined]
+    assert not went_too_far
 
 
 @pytest.mark.parametrize("order", [False, True])
@@ -197,6 +247,46 @@ def test_lines_of_a_command(tmp_path: Path) -> None:
         list(reader.PipeReader("sh -c 'exit 3'").get_line())
     with pytest.raises(errors.IoError, match="cannot run 'no-such-program': No such file"):
         reader.PipeReader("no-such-program")
+
+
+@pytest.mark.parametrize("bufsize", [2, 50, 8192])
+def test_gzip_files_may_follow_one_another(tmp_path: Path, bufsize: int) -> None:
+    for i in range(3):
+        (tmp_path / f"part-{i}").write_bytes(gzip.compress(f"{i} a\n{i} b\n".encode()))
+    parts = reader.PipeReader(f"sh -c 'cat {tmp_path}/part-*'", bufsize, file_type="gzip")
+    assert list(parts.get_line()) == ["0 a", "0 b", "1 a", "1 b", "2 a", "2 b"]
+    with (tmp_path / "part-1").open("ab") as padded:
+        padded.write(bytes(5000))
+    parts = reader.PipeReader(f"sh -c 'cat {tmp_path}/part-*'", bufsize, file_type="gzip")
+    assert list(parts.get_line()) == ["0 a", "0 b", "1 a", "1 b", "2 a", "2 b"]
+
+
+def test_what_is_not_whole_or_not_compressed_is_told(tmp_path: Path) -> None:
+    text = "".join(f"line {i}\n" for i in range(5000))
+    whole = gzip.compress(text.encode())
+    (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "plain").write_text("no gzip" * 100_000)  # more than a pipe holds
+    seen: list[str] = []
+    with pytest.raises(errors.DataLoss, match="cut' writes is cut off"):
+        for line in reader.PipeReader(f"cat {tmp_path / 'cut'}", file_type="gzip").get_line():
+            seen.append(line)
+    assert len(seen) > 1
+    assert text.startswith("\n".join(seen))
+    with pytest.raises(errors.DataLoss, match="plain' writes is not compressed by gzip"):
+        list(reader.PipeReader(f"cat {tmp_path / 'plain'}", file_type="gzip").get_line())
+    with pytest.raises(errors.IoError, match="exited with status 3") as caught:
+        list(reader.PipeReader(f"sh -c 'cat {tmp_path / 'cut'}; exit 3'", file_type="gzip").get_line())
+    assert isinstance(caught.value.__cause__, errors.DataLoss)
+
+
+def test_pieces_of_text_split_no_character(tmp_path: Path) -> None:
+    text = "aä€😀" * 20
+    (tmp_path / "text").write_text(text, "utf-8")
+    for bufsize in (2, 3, 7):
+        pieces = reader.PipeReader(f"cat {tmp_path / 'text'}", bufsize).get_line(cut_lines=False)
+        assert "".join(pieces) == text
+    (tmp_path / "text").write_bytes("aä".encode()[:-1])
+    assert "".join(reader.PipeReader(f"cat {tmp_path / 'text'}").get_line(cut_lines=False)) == "a\ufffd"
 
 
 def test_creators(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
         ("functions:none", "functions has no function none"),
         ("nothing:few", "there is no module nothing"),
         ("functions", "must name a generator function as module:function"),
+        ("./functions:few", "must name a generator function as module:function"),
+        (".:few", "must name a generator function as module:function"),
     ):
         result = run(folder, "generate", name)
         assert result.returncode == 2

@@ -22,6 +22,7 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead.compat import WireheadLogger
 from headrace.wirehead.status import status_of
 
 
@@ -104,6 +105,24 @@ def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: 
         assert status.samples_per_second == pytest.approx(samples / took)
         assert f"{samples / took:.3g} samples/s, {took / samples:.3g} s/sample" in str(status)
         writer.close()
+
+
+def test_who_watches_before_there_is_a_cache_and_after_it_was_cleaned(folder: Path) -> None:
+    keys = settings(folder)
+    with contextlib.closing(Cache(keys, create=False)) as watched:
+        logger = WireheadLogger(keys)
+        assert (status_of(watched).generation, logger.history()) == (0, [])
+        for stored in (2, 1):
+            with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Writer(cache)) as writer:
+                manager = GenerationManager(cache)
+                for number in range(30 * stored):
+                    assert writer.put((number, 0)) is not None
+                    manager.step()
+                while cache.current() < stored:
+                    manager.step()
+                manager.close()
+                assert (status_of(watched).generation, len(logger.history())) == (stored, stored)
+                cache.store.clean()
 
 
 def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:

@@ -38,7 +38,10 @@ def test_the_file_of_the_original(tmp_path: Path) -> None:
 
 NAMES = ["WRITE_COLLECTION", "READ_COLLECTION", "COUNTER_COLLECTION", "TEMP_COLLECTION"]
 WHOLE = "must be a whole number from 1 to"
-A_NAME = 'must be a name of at most 63 bytes that has no $ and does not begin with "system."'
+A_NAME = (
+    "must be a name of at most 63 bytes that has no $, no dot at an end or after another one, and does not begin with "
+    '"system."'
+)
 A_DATABASE = "must be a name of at most 63 bytes, without spaces or any of"
 A_HOST = "must be a host name, or a URI such as mongodb://user@host:27017/"
 # What each key refuses, and what the message says of it; lists and mappings where none belong are tried for each key.
@@ -63,7 +66,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     ],
     **{
         name: [
-            *((value, A_NAME) for value in ("", "a$", "system.x", "a\0", "x" * 64, "\ud800")),
+            *((value, A_NAME) for value in ("", "a$", ".a", "a.", "a..b", "system.x", "a\0", "x" * 64, "\ud800")),
             (1, "must be text in quotes"),
         ]
         for name in NAMES

@@ -169,6 +169,48 @@ def test_an_end_of_new_data_is_a_timeout(config: dict[str, Any]) -> None:
             next(iterator)
 
 
+@pytest.mark.parametrize("wait_for_new", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_new_loader_and_sampler_read_the_newest_generation(
+    config: dict[str, Any], num_workers: int, wait_for_new: bool
+) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy", wait_for_new=wait_for_new) as dataset:
+        for epoch in range(3):
+            if epoch > 0:
+                generate(config, 100 * epoch)
+            loader = DataLoader(
+                dataset, batch_size=4, sampler=dataset.sampler(seed=epoch), num_workers=num_workers, seed=1
+            )
+            numbers = sorted(int(number) for _, label in loader for number in label[:, 0])
+            assert numbers == list(range(100 * epoch, 100 * epoch + 12))
+            loader.shutdown()
+
+
+def test_rounds_that_are_begun_out_of_turn_read_ever_newer_generations(
+    config: dict[str, Any], cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by workers that read ahead: whoever comes first to a round agrees on those before it, too."""
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy", wait_for_new=True) as dataset:
+        sampler, waits = dataset.sampler(shuffle=False, infinite=True), []
+
+        def wait(cache: Any, generation: int) -> None:
+            waits.append(generation)
+            while cache.current() <= generation:
+                generate(config, 100 * generation)
+
+        monkeypatch.setattr(dataset, "_wait_for_newer", wait)
+        first_of_round = [int(sampler.order(0, 12 * round, 12 * round + 1)[0]) for round in range(5)]
+        begun = [int(dataset[first_of_round[round]][1][0]) for round in (1, 0, 3, 2, 4)]
+        assert begun == [100, 0, 300, 200, 400]
+        assert waits == [0, 1, 2, 3, 4]
+        # A new epoch comes after the newest of the one before, whose next rounds may never have begun.
+        sampler.order(0, 12 * 5, 12 * 7)
+        assert dataset[int(sampler.order(1, 0, 1)[0])][1][0] == 500
+        assert waits[5:] == [5]
+
+
 def test_a_sampler_knows_any_position() -> None:
     for infinite in (False, True):
         sampler = GenerationSampler(7, shuffle=True, seed=5, infinite=infinite)

@@ -274,8 +274,11 @@ def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], 
     reader.close()
 
 
-def test_only_its_owner_can_enter_the_folder(keys: dict[str, Any], folder: Path) -> None:
+@pytest.mark.parametrize("was_there", [False, True])
+def test_only_its_owner_can_enter_the_folder(keys: dict[str, Any], folder: Path, was_there: bool) -> None:
     previous = os.umask(0)
+    if was_there:
+        folder.mkdir(parents=True)
     try:
         fill(Cache(keys))
     finally:

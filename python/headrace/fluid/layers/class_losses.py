@@ -198,6 +198,9 @@ def hsigmoid(
     """-log of the probability of each label: the product of a sigmoid at each node on the way to it, down a binary tree
     of the classes (Morin and Bengio, 2005).
 
+    As in Fluid, log 2 is added for each node by which the path is shorter than the longest (the width of
+    ``path_table``), which changes no gradient. With such paths, exp(-result) adds up to less than 1 over all classes.
+
     Args:
         input: [N, D].
         label: int64 [N, 1].

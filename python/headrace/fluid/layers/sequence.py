@@ -236,8 +236,9 @@ def ctc_greedy_decoder(
         padding_value: with ``input_length``, the value after the labels of a sequence.
 
     Returns:
-        int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all. With ``input_length``:
-        (labels, int64 [N, rows]; how many of them each sequence has, int64 [N, 1]).
+        int64 [rows that stay, 1] with LoD; if none stays in the whole batch, [[-1]], as in Fluid: a row that belongs to
+        no sequence, because by the LoD all of them are empty. With ``input_length``: (labels, int64 [N, rows]; how many
+        of them each sequence has, int64 [N, 1]).
     """
     _, labels = topk(input, k=1)
     helper = LayerHelper("ctc_align", name)

@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if any(argument.endswith((".yaml", ".yml", ".json")) for argument in arguments[:1]):
+        if any(map(_is_configuration, arguments)) and f"_{arguments[0]}" not in globals():
             from headrace.wirehead.compat import log_swaps
 
             return log_swaps(arguments)
@@ -99,6 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _is_configuration(argument: str) -> bool:
+    return argument.endswith((".yaml", ".yml", ".json"))
 
 
 def _generate(options: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
         ConfigError: there is none.
     """
     module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if not function_name or not all(map(str.isidentifier, module_name.split("."))):
         raise ConfigError(f"{name} must name a generator function as module:function")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.wirehead._datasets.finalizer_thread import CLOSING_PRIORITY, close_later, start_closing
-from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
+from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler, Round
 from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.reader import Reader
@@ -159,7 +159,7 @@ class CacheDataset:
             ValueError: ``shard`` is out of range, ``seed`` is missing where processes share a random order, or the
                 environment does not say the rank.
         """
-        return GenerationSampler(self.config.swap_cap, shuffle, seed, infinite, shard)
+        return GenerationSampler(self.config.swap_cap, shuffle, seed, infinite, shard, self._group)
 
     @property
     def sample_spec(self) -> Any:
@@ -205,7 +205,7 @@ class CacheDataset:
         self._generation = 0  # that was read last, by any thread
         self._of_pass = 0  # the generation that is read without a sampler; changes under the lock
         self._read_ids: set[int] = set()  # of it
-        self._rounds: dict[int, int] = {}  # generation by round: those under way
+        self._rounds: dict[int, int] = {}  # generation by number of the round: those under way
 
     def _open(self) -> tuple[Cache, Reader]:
         if self._pid != os.getpid():
@@ -242,22 +242,23 @@ class CacheDataset:
                 log.warning("%s; the next one replaces it", error)
         raise CorruptSampleError(self._generation, id, "and so is every other sample of this generation")
 
-    def _round_and_id(self, index: int) -> tuple[int, int]:
-        """What an index means; round 0: no sampler says in which one it is."""
+    def _round_and_id(self, index: int) -> tuple[Round | None, int]:
+        """What an index means; None: no sampler says in which round it is."""
         if index < FIRST_ROUND:
-            return 0, self._id(index)
-        round, id = divmod(index - FIRST_ROUND, self.config.swap_cap)
-        return round + 1, id
+            return None, self._id(index)
+        code, id = divmod(index - FIRST_ROUND, self.config.swap_cap)
+        return Round.of_code(code), id
 
     def name_of(self, index: Any) -> str:
         """What messages call the sample of an index, one of a sampler's too, that this process has read just now."""
         round, id = self._round_and_id(operator.index(index))
-        return _Name(f"{id} of generation {self._rounds.get(round, self._generation)}")
+        generation = self._generation if round is None else self._rounds.get(round.number, self._generation)
+        return _Name(f"{id} of generation {generation}")
 
-    def _read(self, round: int, id: int, out: Any = None) -> Any:
+    def _read(self, round: Round | None, id: int, out: Any = None) -> Any:
         with self._locked():
             _, reader = self._open()
-            generation = self._of_round(round) if round else self._of_ids([id])
+            generation = self._of_ids([id]) if round is None else self._of_round(round)
         places = None if out is None else dict(zip(self.sample, self._places(out)))
         for _ in range(3):
             try:
@@ -268,12 +269,11 @@ class CacheDataset:
                     raise
                 # This process was suspended for so long that its lease expired, or came to the round too late.
                 with self._lock:
-                    self._rounds.pop(round, None)
                     generation = reader.pin_current(self.timeout, keep=True)
-                    if round:
-                        self._rounds[round] = generation
-                    else:
+                    if round is None:
                         self._of_pass = generation
+                    else:
+                        self._rounds[round.number] = generation
         else:
             raise CorruptSampleError(generation, id, _TOO_FAST)
         self._generation = generation
@@ -337,28 +337,50 @@ class CacheDataset:
         self._read_ids.update(ids)
         return self._of_pass
 
-    def _of_round(self, round: int) -> int:
+    def _of_round(self, round: Round) -> int:
         """The generation that all copies of this dataset read in a round. Under the lock."""
         cache, reader = self._open()
-        known = self._rounds.get(round)
+        known = self._rounds.get(round.number)
         if known is not None and reader.is_pinned(known):
             return known
         # Where one round ends and the next begins, both are read.
         self._rounds = dict(sorted(self._rounds.items())[-1:])
-        key, before = f"{self._group}.{round}", f"{self._group}.{round - 1}"
+        generation = self._agreed(cache, reader, round)
+        self._rounds[round.number] = generation
+        return generation
+
+    def _agreed(self, cache: Cache, reader: Reader, round: Round) -> int:
+        """The generation, which is pinned, that is read in a round; the current one if this is the first to ask.
+
+        Workers read ahead: whoever is the first in a round may come before anyone has begun the one before. That is
+        then agreed on first, so that a later round never reads an earlier generation.
+        """
+        key = f"{self._group}.{round.number}"
         while True:
             agreed = cache.store.find(ROUNDS, key)
             if agreed is not None:
                 generation = int(agreed.get("generation", 0))
                 reader.pin(generation)
-                break
-            if self.wait_for_new and (last := cache.store.find(ROUNDS, before)) is not None:
-                self._wait_for_newer(cache, int(last.get("generation", 0)))
+                return generation
+            last = 0
+            if round.before > 0 and round.number > 0:
+                last = self._agreed(cache, reader, Round(round.number - 1, round.before - 1))
+            elif self.wait_for_new:
+                last = self._last_agreed(cache, round.number)
+            if self.wait_for_new:
+                self._wait_for_newer(cache, last)
             generation = reader.pin_current(self.timeout, keep=True)
             if cache.store.insert(ROUNDS, key, {"generation": generation, "by": uuid.uuid4().hex}):
-                break
-        self._rounds[round] = generation
-        return generation
+                return generation
+
+    def _last_agreed(self, cache: Cache, number: int) -> int:
+        """The newest generation that was read in the rounds before; 0: none that is known."""
+        generations = [0]
+        for key, agreed in cache.store.scan(ROUNDS).items():
+            group, _, other = key.rpartition(".")
+            if group == self._group and int(other) < number:
+                generations.append(int(agreed.get("generation", 0)))
+        return max(generations)
 
     def _wait_for_newer(self, cache: Cache, generation: int) -> None:
         deadline = time.monotonic() + self.timeout

@@ -330,6 +330,15 @@ class Cache:
         if self._incarnation is not None and found.get("incarnation") != self._incarnation:
             raise CacheGoneError(self.config.cache)
 
+    def look_again(self) -> None:
+        """For those who only watch: continues with the cache that is there now, which may have been made since, or made
+        anew after it was cleaned.
+        """
+        before = self._incarnation
+        self._open(create=False)
+        if self._incarnation != before:
+            self._newest, self._final = 0, (0, {})
+
     def _open(self, create: bool) -> None:
         """Finds the incarnation that is there, or makes one."""
         ours: Document = {"format": _FORMAT, "SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample)}

@@ -312,6 +312,7 @@ class LocalStore:
                 f"{self._root} is not a cache of headrace.wirehead (it has no file {_MARK}): use another DIRECTORY or "
                 "DBNAME. Nothing in it was changed"
             )
+        os.chmod(self._root, 0o700)  # an empty folder of the user's, who may have made it for all to write to
         with contextlib.suppress(FileExistsError):
             _make_mark(self._root)
 
