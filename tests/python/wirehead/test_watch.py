@@ -408,6 +408,23 @@ def test_a_backup_that_was_restored_is_noticed(location: dict[str, Any]) -> None
         writer.close()
 
 
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_reader_that_misses_a_sample_after_a_backup_was_restored(location: dict[str, Any], on_corrupt: str) -> None:
+    keys = {**location, "SWAP_CAP": 4, "TIMEOUT": 30}
+    with contextlib.closing(Cache(keys)) as cache:
+        writer, manager = Writer(cache), GenerationManager(cache)
+        for _ in range(2):
+            fill(writer)
+            assert manager.step() is not None
+        with MongoTupleheadDataset(keys, timeout=30, on_corrupt=on_corrupt) as dataset:
+            assert dataset[0] is not None
+            cache.store.remove(SWAPS, f"{2:012d}")
+            cache.store.drop(2)
+            with pytest.raises(CacheGoneError, match="went back from generation 2 to 1"):
+                dataset[1]
+        writer.close()
+
+
 @pytest.mark.parametrize("has_its_leases", [True, False])
 def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
     keys: dict[str, Any], tmp_path: Path, has_its_leases: bool

@@ -330,6 +330,14 @@ class Cache:
         if self._incarnation is not None and found.get("incarnation") != self._incarnation:
             raise CacheGoneError(self.config.cache)
 
+    def check_is_kept(self) -> None:
+        """
+        Raises:
+            CacheGoneError: this is not the cache that it was before, or an earlier state of it.
+        """
+        self.check_is_there()
+        self.current()
+
     def look_again(self) -> None:
         """For those who only watch: continues with the cache that is there now, which may have been made since, or made
         anew after it was cleaned.

@@ -104,7 +104,7 @@ class Reader:
             if k != number:
                 found = next(chunks)
                 if found is None:
-                    self._cache.check_is_there()
+                    self._cache.check_is_kept()
                     raise CorruptSampleError(generation, id, f"chunk {k} ({kind_name}) is missing")
                 number, chunk = k, found
             decoders[kind_name].feed(chunk[part])
@@ -133,7 +133,7 @@ class Reader:
                     self._versions[generation] = versions
             known = self._find(generation, id, versions)
             if known is None:
-                self._cache.check_is_there()
+                self._cache.check_is_kept()
                 raise CorruptSampleError(generation, id, "it is missing")
         return known
 

@@ -72,7 +72,7 @@ class LocalStore:
     when the file is removed.
 
     All of it is in one folder, which only its owner can enter. It is marked as a cache before anything else is stored
-    there; foreign files in it are neither read nor removed.
+    there; foreign files in that folder are neither read nor removed. Its subfolders are its own, with all in them.
 
     Written data survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
 
