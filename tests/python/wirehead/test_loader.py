@@ -28,6 +28,7 @@ from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import ROUNDS
 
 CAP = 12
 
@@ -209,6 +210,11 @@ def test_rounds_that_are_begun_out_of_turn_read_ever_newer_generations(
         sampler.order(0, 12 * 5, 12 * 7)
         assert dataset[int(sampler.order(1, 0, 1)[0])][1][0] == 500
         assert waits[5:] == [5]
+        # After a pause the generations of earlier rounds are gone, and managers have removed what was agreed on.
+        for key in cache.store.scan(ROUNDS):
+            cache.store.remove(ROUNDS, key)
+        assert dataset[int(sampler.order(1, 12, 13)[0])][1][0] == 600
+        assert waits[6:] == [6]
 
 
 def test_a_sampler_knows_any_position() -> None:

@@ -109,7 +109,9 @@ class CacheDataset:
         return self.config.swap_cap
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_of_pass", "_read_ids", "_rounds"}
+        of_process = {"_lock", "_cache", "_reader", "_finalizer", "_pid"}
+        of_reading = {"_generation", "_of_pass", "_read_ids", "_rounds", "_newest_round"}
+        own = of_process | of_reading
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -206,6 +208,7 @@ class CacheDataset:
         self._of_pass = 0  # the generation that is read without a sampler; changes under the lock
         self._read_ids: set[int] = set()  # of it
         self._rounds: dict[int, int] = {}  # generation by number of the round: those under way
+        self._newest_round = (-1, 0)  # its number, and the generation, of those that this copy has read
 
     def _open(self) -> tuple[Cache, Reader]:
         if self._pid != os.getpid():
@@ -347,6 +350,7 @@ class CacheDataset:
         self._rounds = dict(sorted(self._rounds.items())[-1:])
         generation = self._agreed(cache, reader, round)
         self._rounds[round.number] = generation
+        self._newest_round = max(self._newest_round, (round.number, generation))
         return generation
 
     def _agreed(self, cache: Cache, reader: Reader, round: Round) -> int:
@@ -362,11 +366,13 @@ class CacheDataset:
                 generation = int(agreed.get("generation", 0))
                 reader.pin(generation)
                 return generation
-            last = 0
-            if round.before > 0 and round.number > 0:
+            newest, last = self._newest_round
+            if newest > round.number:
+                last = 0  # it was agreed on, and its generation is gone
+            elif round.before > 0 and newest < round.number - 1:
                 last = self._agreed(cache, reader, Round(round.number - 1, round.before - 1))
-            elif self.wait_for_new:
-                last = self._last_agreed(cache, round.number)
+            elif round.before == 0 and self.wait_for_new:
+                last = max(last, self._last_agreed(cache, round.number))
             if self.wait_for_new:
                 self._wait_for_newer(cache, last)
             generation = reader.pin_current(self.timeout, keep=True)
