@@ -178,7 +178,14 @@ def test_no_folders_import_one_another_in_a_circle(package: str, some: set[str])
     assert circle({room: others - {room} for room, others in rooms.items()}) == []
 
 
-SHARED = {"headrace._core", "headrace._traced", "headrace._weak_collections", "headrace.errors"}
+SHARED = {
+    "headrace._core",
+    "headrace._process_group",
+    "headrace._traced",
+    "headrace._warnings",
+    "headrace._weak_collections",
+    "headrace.errors",
+}
 
 
 @pytest.mark.parametrize(
