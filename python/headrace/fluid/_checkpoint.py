@@ -102,7 +102,7 @@ def save_checkpoint(
                 "variables": _described(variables),
                 "readers": {
                     source.name: source.loader_state(program)
-                    for source in sources_of(program, scope)
+                    for source in sources_of(program._reader_names(), scope)
                     if source.loader is not None
                 },
                 "loaders": {name: loader.state_dict() for name, loader in (loaders or {}).items()},
@@ -174,7 +174,9 @@ def load_checkpoint(
         chosen = serials[-1] if serial is None else serial
         folder = os.path.join(root, f"checkpoint_{chosen}")
         saved = _verified(folder, [other for other in serials if other != chosen])
-        sources = {source.name: source for source in sources_of(program, scope) if source.loader is not None}
+        sources = {
+            source.name: source for source in sources_of(program._reader_names(), scope) if source.loader is not None
+        }
         _check_same(folder, "variable", saved["variables"], _described(variables))
         _check_same(folder, "reader", dict.fromkeys(saved["readers"]), dict.fromkeys(sources))
         _check_same(folder, "loader", dict.fromkeys(saved["loaders"]), dict.fromkeys(loaders or {}))

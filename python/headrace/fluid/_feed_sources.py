@@ -6,14 +6,12 @@ bytes, say, has the same sources as the original.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace._weak_collections import WeakBag
 
 if TYPE_CHECKING:
     from headrace.fluid.core import Scope
-    from headrace.fluid.framework import Program
     from headrace.fluid.reader_variable import FeedSource
 
 __all__ = ["live_sources", "sources_of"]
@@ -21,10 +19,7 @@ __all__ = ["live_sources", "sources_of"]
 live_sources: WeakBag[FeedSource] = WeakBag()
 
 
-def sources_of(program: Program, scope: Scope) -> Sequence[FeedSource]:
-    """The sources of the readers of a program that runs on ``scope``, in the order of their names."""
-    readers = program._reader_names()
-    if not readers:
-        return ()
+def sources_of(readers: frozenset[str], scope: Scope) -> list[FeedSource]:
+    """The sources of readers, by their names, in programs that run on ``scope``; in the order of their own names."""
     found = [s for s in live_sources if not readers.isdisjoint(s.reader_names) and s.has_queue_in(scope)]
     return sorted(found, key=lambda source: source.name)

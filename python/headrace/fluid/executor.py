@@ -83,12 +83,13 @@ def _as_lodtensor(data: Any, place: CPUPlace | None = None) -> LoDTensor:
 
 
 class _Entry:
-    """The last revision of a program that was prepared on a scope, and what came of it."""
+    """The last revision of a program that was prepared on a scope, what came of it, and the names of its readers."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while it is prepared: others of the cache are not held up
+        self.lock = threading.Lock()  # to write the others; those of other programs and scopes are not held up
         self.revision: int | None = None
         self.prepared: core.PreparedProgram | None = None
+        self.readers: frozenset[str] = frozenset()
 
 
 class _Cache:
@@ -99,15 +100,24 @@ class _Cache:
         self._lock = threading.Lock()  # guards the maps, not their entries
         self._entries: WeakKeyMap[Program, WeakKeyMap[Scope, _Entry]] = WeakKeyMap()
 
-    def get(self, executor: core.Executor, program: Program, scope: Scope) -> core.PreparedProgram:
+    def get(
+        self, executor: core.Executor, program: Program, scope: Scope
+    ) -> tuple[core.PreparedProgram, frozenset[str]]:
+        """The program as it is now, prepared, and the names of its readers."""
         with self._lock:
-            entry = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, _Entry())
-        with entry.lock:
-            revision = program.desc.revision
-            if entry.prepared is None or entry.revision != revision:
-                entry.prepared = core.PreparedProgram(executor, program.desc, scope)
-                entry.revision = revision
-            return entry.prepared
+            of_program = self._entries.get(program)
+            entry = None if of_program is None else of_program.get(scope)
+            if entry is None:
+                entry = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, _Entry())
+        revision = program.desc.revision
+        if entry.revision != revision:
+            with entry.lock:
+                if entry.revision != revision:
+                    entry.prepared = core.PreparedProgram(executor, program.desc, scope)
+                    entry.readers = program._reader_names()
+                    entry.revision = revision  # last: who finds it looks up the others without the lock
+        assert entry.prepared is not None
+        return entry.prepared, entry.readers
 
     def clear(self) -> None:
         with self._lock:
@@ -197,9 +207,10 @@ class Executor:
             raise errors.TypeMismatch(f"a program runs on a Scope, got {type(scope).__name__}")
         if feed is not None and not isinstance(feed, Mapping):
             raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
-        prepared = self._cache.get(self._executor, program, scope)
-        for source in sources_of(program, scope):
-            source.check_fed(program, scope)
+        prepared, readers = self._cache.get(self._executor, program, scope)
+        if readers:
+            for source in sources_of(readers, scope):
+                source.check_fed(program, scope)
         declared = program.global_block().vars
         values = {}
         for name, value in (feed or {}).items():

@@ -333,8 +333,6 @@ class Program:
         self.blocks = [Block(self, i) for i in range(desc.num_blocks())]
         #: Names that were fed and are not declared, of which an Executor has warned.
         self._ignored_feeds: set[str] = set()
-        #: A revision of the program, and the names of the readers that it has in it.
-        self._readers: tuple[int, frozenset[str]] = (-1, frozenset())
         #: How often each name scope has been entered.
         self._name_scope_uses: dict[str, int] = {}
         self._sync_with_desc()
@@ -508,11 +506,7 @@ class Program:
 
     def _reader_names(self) -> frozenset[str]:
         """The names of its variables that are readers."""
-        revision = self.desc.revision
-        if self._readers[0] != revision:
-            names = frozenset(var.name for var in self.list_vars() if var.type == VarType.READER)
-            self._readers = (revision, names)
-        return self._readers[1]
+        return frozenset(var.name for var in self.list_vars() if var.type == VarType.READER)
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The program in the text format of Protocol Buffers; ``repr`` gives a listing. The arguments are Fluid's and
