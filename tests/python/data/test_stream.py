@@ -489,6 +489,7 @@ class Longer(IterableDataset[Any]):
         self.resumed: int | None = None
 
     def set_epoch(self, epoch: int) -> None:
+        assert epoch >= 0
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -524,6 +525,17 @@ def test_each_epoch_is_whole_however_long_the_one_before_was(dataset: Any, shard
             loader.load_state_dict(states)
         assert sorted(int(v) for batch in loader for v in batch) == expected[epoch]
         states = loader.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_stream_that_the_program_has_read_in_part_begins_in_epoch_0(num_workers: int) -> None:
+    dataset = Longer()
+    assert next(iter(dataset)) == 1
+    loader = DataLoader(dataset, batch_size=4, num_workers=num_workers, seed=1)
+    state = loader.state_dict()
+    assert [len(lists(loader)) for _ in range(3)] == [3, 4, 4]
+    loader.load_state_dict(state)
+    assert [len(lists(loader)) for _ in range(3)] == [3, 4, 4]
 
 
 class AtItsEnd(Count):

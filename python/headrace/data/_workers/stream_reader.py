@@ -236,7 +236,7 @@ class StreamReader:
         order, and what comes after as many samples would be taken for all of it. So it does, too, as PyTorch's loader
         would, if the dataset proves unable to load the state: nothing has been read of the epoch.
         """
-        tells = self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
+        tells = self._before >= 0 and self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
         begin: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
         if self._initial is not None:
             begin.append(lambda: self._resumed(self._initial))
