@@ -538,6 +538,47 @@ def test_a_stream_that_the_program_has_read_in_part_begins_in_epoch_0(num_worker
     assert [len(lists(loader)) for _ in range(3)] == [3, 4, 4]
 
 
+class Damaged(Longer):
+    """Has a sample that cannot be read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in super().__iter__():
+            if self.position == 6:
+                raise OSError("a damaged record")
+            yield value
+
+
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_epoch_after_one_that_an_error_has_ended_begins_anew(num_workers: int, sharding: str) -> None:
+    def read(loader: DataLoader) -> list[Any]:
+        seen: list[Any] = []
+        batches = iter(loader)
+        while True:
+            try:
+                seen += next(batches).tolist()
+            except OSError:
+                seen.append(OSError)
+            except StopIteration:
+                return seen
+
+    def make() -> DataLoader:
+        return DataLoader(Damaged(), batch_size=2, num_workers=num_workers, seed=1, iterable_sharding=sharding)
+
+    each = num_workers if sharding == "dataset" else 1
+    loader, state = make(), None
+    for epoch in range(3):
+        resumed = make()
+        if state is not None:
+            resumed.load_state_dict(state)
+        for one in (loader, resumed):
+            seen = read(one)
+            values = sorted(value - 100 * epoch for value in seen if value is not OSError)
+            assert values == sorted([1, 2, 3, 4] * each)
+            assert seen.count(OSError) == each
+        state = resumed.state_dict()
+
+
 class AtItsEnd(Count):
     """Its state at the end of an iteration says that it is there, as that of a Hugging Face stream."""
 

@@ -84,6 +84,9 @@ class StreamReader:
         self._ended = self.is_broken = False
         self._interrupted = False
         self._outdated = False
+        # Whether the latest batch failed, and whether nothing came after one that had: a generator does not survive an
+        # exception.
+        self._failed = self._died = False
         # From which batch on the next state is worth its cost.
         self._next_state = 0
         # Of a stream that had ended where this one was resumed: for the epoch that follows.
@@ -95,11 +98,10 @@ class StreamReader:
         # state might otherwise resume. And whether it may be one of a dataset at its end.
         self._begin = self._state_now()
         self._begin_is_end = False
-        # The epoch before this one, whose end that is.
-        self._before = -1
         self._initial = self._begin if task.initial is None else task.initial
-        # The report of the end of the latest epoch.
+        # The report of the end of the latest epoch that this reader came to, and which that was.
         self._end_report = b""
+        self._end_epoch = -1
 
     def seek(self, epoch: int, batch: int) -> None:
         """Goes to the beginning of a batch, or to the end of the stream. Raises the exceptions of the dataset's
@@ -141,18 +143,19 @@ class StreamReader:
         with self._uninterrupted():
             self._batch += 1  # also if the dataset raises: an error consumes its batch
             elements = self._take()
-            self._ended = len(elements) < self._group
-        task = self._task
-        rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
-        return rows, self._ended
+        task, has_ended = self._task, len(elements) < self._group
+        rows = [] if has_ended and task.drop_last else elements[task.rank :: task.world]
+        return rows, has_ended
 
     def report(self) -> bytes:
         """The state at the position that was reached, for :func:`decode_state`. May be empty: the position is then the
         last reported one and the batches since.
         """
         if self._ended:
-            # For the epoch that follows, which is the dataset's affair, not the iterator's.
-            self._end_report = dumps((self._state_now(), True))
+            # For the epoch that follows, which is the dataset's affair, not the iterator's. After one that an error has
+            # ended, it begins anew.
+            self._end_report = dumps((None if self._died else self._state_now(), True))
+            self._end_epoch = self._epoch
             return self._end_report
         holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
         if not holders or self._batch < self._next_state:
@@ -184,9 +187,8 @@ class StreamReader:
         at_end = self._ended and self._batch > 0 and not self._interrupted
         self._ended = self.is_broken = True  # unless an iterator comes of it
         self._outdated = False
-        if epoch != self._epoch:
-            self._before = self._epoch if self._epoch >= 0 else epoch - 1
         self._epoch, self._batch, self._next_state = epoch, 0, 0
+        self._failed = self._died = False
         self._ahead = []
         state, self._end_state = self._end_state, None
         start = self._start
@@ -236,12 +238,13 @@ class StreamReader:
         order, and what comes after as many samples would be taken for all of it. So it does, too, as PyTorch's loader
         would, if the dataset proves unable to load the state: nothing has been read of the epoch.
         """
-        tells = self._before >= 0 and self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
+        before = self._end_epoch if self._is_at(state) else self._epoch - 1
+        tells = before >= 0 and self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
         begin: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
         if self._initial is not None:
             begin.append(lambda: self._resumed(self._initial))
         if tells:
-            self._tell(self._before)
+            self._tell(before)
         self._elements = self._resumed(state)
         is_at_end = not self._look_ahead()
         if tells:
@@ -295,21 +298,23 @@ class StreamReader:
     def _skip(self) -> None:
         self._batch += 1
         try:
-            skipped = len(self._take())
+            self._take()
         except BaseException as error:
             if self._is_interrupt(error):
                 raise
-            return  # that batch was, or will be, reported as failed
-        self._ended = skipped < self._group
+            # that batch was, or will be, reported as failed
 
     def _take(self) -> list[Any]:
-        """The next group of elements; a short one at the end."""
+        """The next group of elements; a short one at the end, which it notes."""
+        failed, self._failed = self._failed, True  # unless they come
         # Not islice, which calls __iter__ again: that of many iterators goes back to the beginning.
         elements, self._ahead = self._ahead, []
         take, advance = elements.append, self._elements.__next__
         with contextlib.suppress(StopIteration):
             for _ in range(self._group - len(elements)):
                 take(advance())
+        self._failed, self._died = False, failed and not elements
+        self._ended = len(elements) < self._group
         return elements
 
 
