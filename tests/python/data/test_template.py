@@ -91,6 +91,15 @@ def test_what_is_forked_has_what_was_there_and_is_a_child_of_this_process(life: 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_if_memory_runs_out_a_template_is_ended_rather_than_the_main_process(life: int) -> None:
+    template = template_of([], life)
+    score, of_template = (
+        int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ("self", template._process.pid)
+    )
+    assert of_template == min(1000, score + 500)
+    template.close()
+
+
 def test_a_template_that_has_died_is_missed(life: int, tmp_path: Path) -> None:
     template = template_of([], life)
     template._process.kill()

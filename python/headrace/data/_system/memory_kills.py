@@ -1,7 +1,8 @@
-"""Whether the kernel ends processes because memory has run out: that of a control group, or of the machine."""
+"""Which processes the kernel is to end if memory runs out, a control group's or the machine's, and whether it has."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 
@@ -85,3 +86,17 @@ def _read(path: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+# Of 1000, which stands for all memory.
+_SCORE = 500
+
+
+def offer_to_out_of_memory_killer() -> None:
+    """If memory runs out, has the kernel end this process, or one forked from it, rather than the main process."""
+    path = "/proc/self/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError):  # without /proc, or where it is read-only
+        with open(path) as file:
+            own = int(file.read())
+        with open(path, "w") as file:
+            file.write(str(min(1000, own + _SCORE)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import multiprocessing.forkserver
@@ -19,6 +18,7 @@ import numpy as np
 
 from headrace import _core, errors
 from headrace.data._randomness.sample_seeds import successor_seed
+from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
@@ -89,20 +89,6 @@ def _let_forkserver_end() -> None:
         server._forkserver_alive_fd = None  # type: ignore[union-attr]
 
 
-def _offer_to_out_of_memory_killer() -> None:
-    """If memory runs out, has the kernel end a worker, which can be replaced, rather than the main process."""
-    path = "/proc/self/oom_score_adj"
-    with contextlib.suppress(OSError, ValueError):  # without /proc, or where it is read-only
-        with open(path) as file:
-            own = int(file.read())
-        with open(path, "w") as file:
-            file.write(str(min(1000, own + _OOM_SCORE)))
-
-
-# Of 1000, which stands for all memory.
-_OOM_SCORE = 500
-
-
 def _note_task(task: WorkerTask, worker_id: int) -> None:
     """Has get_worker_info, and torch's, tell of it."""
     set_process_info(worker_info(task, worker_id))
@@ -114,7 +100,7 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     Raises:
         ResourceExhausted: a limit keeps its threads from starting.
     """
-    _offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
+    offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
     _core.exit_with(setup.life.fd, setup.sockets)
     # Ctrl-C reaches every process of the terminal; the main process decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -32,6 +32,7 @@ from multiprocessing import util
 from typing import Any
 
 from headrace import _core, errors
+from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 
 _PR_SET_NAME = 15
 _PR_GET_NAME = 16
@@ -193,6 +194,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None], life: int) -> None:
     """The template. Returns when it is no longer wanted, and in each worker when that has run."""
     ours.close()
+    offer_to_out_of_memory_killer()  # the workers, too: each is as good a victim from its first moment on
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
