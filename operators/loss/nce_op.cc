@@ -14,6 +14,7 @@
 #include "operators/loss/row_gradient.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/philox.h"
+#include "operators/math/sigmoid.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -117,12 +118,6 @@ struct NceShape {
   int64_t samples;  // of a row, the true classes first
   double noise_samples;
 };
-
-// log(1 + e^x), which is finite for every finite x.
-template <typename T>
-T Softplus(T x) {
-  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
-}
 
 // cost = Σ true −log(o / (o + b)) + Σ noise −log(b / (o + b)), with o = sigmoid(x · w + bias) and b the number of times
 // that the class is expected as noise. Computed from the logarithms of o and b: o itself may be 0.

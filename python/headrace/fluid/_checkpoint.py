@@ -198,7 +198,7 @@ def remove_checkpoints(root: str) -> None:
 
 def _warn_of_positions(program: Program, scope: Scope) -> None:
     """Warns of readers that will begin their data again when the checkpoint is loaded."""
-    for name in sorted({op.input("Reader")[0] for block in program.blocks for op in block.ops if op.type == "read"}):
+    for name in sorted(program._readers_read()):
         variable = scope.find_var(name)
         if variable is not None and variable.is_initialized() and variable.reader_can_rewind():
             warn(

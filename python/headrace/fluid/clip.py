@@ -134,7 +134,7 @@ def _factor(gradients: list[Variable], limit: float) -> Variable:
         block.append_op("reduce_sum", {"X": square}, {"Out": total}, {"reduce_all": True})
         squares.append(total)
     if len({total.dtype for total in squares}) > 1:
-        squares = [_cast(total, VarType.FP64) for total in squares]
+        squares = [cast(total, VarType.FP64) for total in squares]
     norm, larger, factor = (_temporary(squares[0]) for _ in range(3))
     block.append_op("sum", {"X": squares}, {"Out": norm})
     block.append_op("sqrt", {"X": norm}, {"Out": norm})
@@ -146,11 +146,12 @@ def _factor(gradients: list[Variable], limit: float) -> Variable:
 
 def _scaled(gradient: Variable, factor: Variable) -> Variable:
     out = _temporary(gradient)
-    gradient.block.append_op("elementwise_mul", {"X": gradient, "Y": _cast(factor, gradient.dtype)}, {"Out": out})
+    gradient.block.append_op("elementwise_mul", {"X": gradient, "Y": cast(factor, gradient.dtype)}, {"Out": out})
     return out
 
 
-def _cast(variable: Variable, dtype: VarType) -> Variable:
+def cast(variable: Variable, dtype: VarType) -> Variable:
+    """``variable``, or its values in another dtype, in its own block."""
     if variable.dtype == dtype:
         return variable
     out: Variable = variable.block.create_var(dtype=dtype, stop_gradient=True)

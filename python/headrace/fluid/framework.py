@@ -504,6 +504,10 @@ class Program:
         desc.prune(list(feeds), _names(targets))
         return self._of_desc(desc)
 
+    def _readers_read(self) -> set[str]:
+        """The names of the readers from which its operators read."""
+        return {op.input("Reader")[0] for block in self.blocks for op in block.ops if op.type == "read"}
+
     def _reader_names(self) -> frozenset[str]:
         """The names of its variables that are readers."""
         return frozenset(var.name for var in self.list_vars() if var.type == VarType.READER)

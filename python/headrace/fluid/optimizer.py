@@ -17,6 +17,7 @@ from headrace.fluid.backward import append_backward, trained_parameters
 from headrace.fluid.clip import (
     GradientClipBase,
     append_gradient_clip_ops,
+    cast,
     error_clip_callback,
 )
 from headrace.fluid.core import VarType
@@ -305,12 +306,7 @@ class DpsgdOptimizer(Optimizer):
         attrs = {"shape": [1], "dtype": int(gradient.dtype), "mean": 0.0, "std": self._sigma / self._batch_size}
         block.append_op("gaussian_random", outputs={"Out": noise}, attrs=attrs)
         block.append_op("elementwise_add", {"X": clipped, "Y": noise}, {"Out": step})
-        if rate.dtype != gradient.dtype:
-            own_rate = block.create_var(dtype=gradient.dtype, stop_gradient=True)
-            attrs = {"in_dtype": int(rate.dtype), "out_dtype": int(gradient.dtype)}
-            block.append_op("cast", {"X": rate}, {"Out": own_rate}, attrs)
-            rate = own_rate
-        block.append_op("elementwise_mul", {"X": step, "Y": rate}, {"Out": moved})
+        block.append_op("elementwise_mul", {"X": step, "Y": cast(rate, gradient.dtype)}, {"Out": moved})
         return block.append_op("elementwise_sub", {"X": parameter, "Y": moved}, {"Out": parameter})
 
 

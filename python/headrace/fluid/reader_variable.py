@@ -364,7 +364,7 @@ class FeedSource:
 
     def _read_by(self, program: Program) -> list[str]:
         """Those of its readers from which a program reads."""
-        read = {op.input("Reader")[0] for block in program.blocks for op in block.ops if op.type == "read"}
+        read = program._readers_read()
         return [name for name in self.reader_names if name in read]
 
     def _check_process(self) -> None:
