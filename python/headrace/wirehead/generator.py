@@ -83,7 +83,7 @@ class WireheadGenerator:
             cache = stack.enter_context(contextlib.closing(Cache(self.config)))
             leases = stack.enter_context(contextlib.ExitStack())
             writer, manager = Writer(cache, self._stop), GenerationManager(cache)
-            leases.callback(_end_leases, manager, writer)
+            leases.callback(_end_leases, cache, manager, writer)
             try:
                 with keeping(manager, self._stop):
                     self._put_all(writer, verbose)
@@ -187,11 +187,14 @@ class SecondSignal(SystemExit):
     """A process that was asked to end was asked again. The store may not answer: nothing waits for it any more."""
 
 
-def _end_leases(manager: GenerationManager, writer: Writer) -> None:
+def _end_leases(cache: Cache, manager: GenerationManager, writer: Writer) -> None:
     """If the store does not answer, or a second signal comes, they expire."""
+    cache.begin_close()
     try:
         manager.close()
         writer.close()
+    except StoreUnreachableError as error:
+        log.warning("the leases of this generator were not ended, and expire by themselves: %s", error)
     finally:
         writer.abandon()
 

@@ -48,7 +48,7 @@ class WireheadManager:
             cache = Cache(self.config)
             manager = GenerationManager(cache)
             with contextlib.closing(cache), contextlib.ExitStack() as leases:
-                leases.callback(_end_lease, manager)
+                leases.callback(_end_lease, cache, manager)
                 try:
                     self._run(cache, manager, swaps)
                 except SecondSignal:
@@ -99,7 +99,8 @@ class WireheadManager:
             )
 
 
-def _end_lease(manager: GenerationManager) -> None:
+def _end_lease(cache: Cache, manager: GenerationManager) -> None:
+    cache.begin_close()
     try:
         manager.close()
     except StoreError as error:

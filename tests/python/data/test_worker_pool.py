@@ -7,6 +7,8 @@ import os
 import pickle
 import random
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -212,6 +214,37 @@ def test_a_slow_worker_does_not_hold_up_the_end() -> None:
     assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
     del iterator, loader  # takes a thousand seconds, or does not
     assert not workers()
+
+
+LEAVES = """
+import sys, time
+from pathlib import Path
+import headrace
+
+class Waits:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if index == 1:
+            Path(sys.argv[1], "began").touch()
+            time.sleep(4)
+            Path(sys.argv[1], "ended").touch()
+        return index
+
+kept = iter(headrace.DataLoader(Waits(), num_workers=1))
+next(kept)
+while not Path(sys.argv[1], "began").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_a_sample(tmp_path: Path) -> None:
+    """It may be one of a server that is gone."""
+    program = tmp_path / "program.py"
+    program.write_text(LEAVES)
+    subprocess.run([sys.executable, str(program), str(tmp_path)], check=True, timeout=60)
+    assert not (tmp_path / "ended").exists()
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

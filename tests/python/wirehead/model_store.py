@@ -107,4 +107,6 @@ class Memory:
     def clean(self) -> list[str]:
         raise NotImplementedError
 
+    def begin_close(self) -> None: ...
+
     def close(self) -> None: ...

@@ -137,6 +137,55 @@ def test_a_process_ends_while_the_server_does_not_answer(
         own_server.stop()
 
 
+CLOSES = {
+    "dataset": """
+from headrace.wirehead import MongoTupleheadDataset
+with MongoTupleheadDataset(config) as dataset:
+    dataset[0]
+    wait()
+""",
+    "generator": """
+from headrace.wirehead import WireheadGenerator
+import headrace.wirehead.generator as module
+finish = module.WireheadGenerator._finish
+module.WireheadGenerator._finish = lambda self, *rest: (finish(self, *rest), wait())
+assert WireheadGenerator(iter([(1, 2)] * 3), config).run() == 3
+""",
+    "manager": """
+from headrace.wirehead import WireheadGenerator, WireheadManager
+import headrace.wirehead.manager as module
+run = module.WireheadManager._run
+module.WireheadManager._run = lambda self, *rest: (run(self, *rest), wait())
+WireheadManager(config).run_manager(swaps=0)
+""",
+}
+
+
+@pytest.mark.parametrize("what", list(CLOSES))
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_closing_waits_for_no_server(number: signal.Signals, what: str, own_server: Server, tmp_path: Path) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600}
+    WireheadGenerator(iter([(1, 2)] * 2), config).run()
+    program = tmp_path / "program.py"
+    wait = "def wait():\n    print('here', flush=True)\n    sys.stdin.readline()\n"
+    program.write_text(f"import sys, yaml\nconfig = yaml.safe_load(sys.argv[1])\n{wait}{CLOSES[what]}")
+    process = subprocess.Popen(
+        [sys.executable, str(program), yaml.safe_dump(config)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "here\n" in iter(process.stdout.readline, "")
+        assert own_server._process is not None
+        own_server._process.send_signal(number)
+        process.communicate("\n", timeout=60)  # two seconds, on an idle machine
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+        own_server.stop()
+
+
 GENERATES = """
 import itertools, sys, time, yaml
 from headrace.wirehead import WireheadGenerator

@@ -13,11 +13,11 @@ import multiprocessing.process
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
-from headrace.data._system.interpreter_exit import process_start
+from headrace.data._system.interpreter_exit import interpreter_exits, process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._system.memory_kills import MemoryKills
 from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
@@ -52,6 +52,8 @@ from headrace.data._workers.updates import UpdateLog, started_at
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
 # logger has registered for the end of a process runs.
 GRACE = 5.0
+# The same for a sample that a worker is at when the program ends: a server that it waits for may be gone.
+_GRACE_OF_SAMPLE = 0.5
 # Seconds after which a worker that was not seen at work has nothing to do.
 _LONGEST_START = 10.0
 # An error shows the stacks of at most this many workers.
@@ -510,12 +512,17 @@ class ProcessPool:
             self._template.close()
             self._template = None
         processes = [*(worker.process for worker in self._workers), *self._leaving.values()]
+        working = len(self._workers)
         self._workers.clear()
         self._leaving.clear()
-        deadline = time.monotonic() + GRACE
+        started = time.monotonic()
         try:
-            for process in processes:
-                join(process, max(0.0, deadline - time.monotonic()))
+            if interpreter_exits():
+                _join_all(processes, started + _GRACE_OF_SAMPLE)
+                for claim in self._scheduler.claims():
+                    if claim.at_row and claim.producer // self._threads < working:
+                        processes[claim.producer // self._threads].kill()
+            _join_all(processes, started + GRACE)
         finally:
             for process in processes:
                 with contextlib.suppress(ValueError):  # closed already
@@ -534,6 +541,11 @@ def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, starts: Mapping
     """The main function of a worker that is forked from a template."""
     setup = make_setup(**own)
     run_worker(reporter, dataclasses.replace(setup, task=started_at(setup.task, starts)))
+
+
+def _join_all(processes: Iterable[multiprocessing.process.BaseProcess], deadline: float) -> None:
+    for process in processes:
+        join(process, max(0.0, deadline - time.monotonic()))
 
 
 def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:

@@ -412,6 +412,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _close(cache: Cache, reader: Reader, pid: int) -> None:
     if pid == os.getpid():
+        cache.begin_close()
         with contextlib.suppress(StoreError):
             reader.close()
         cache.close()

@@ -254,6 +254,9 @@ class LocalStore:
             return kept
         return []
 
+    def begin_close(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -36,6 +36,7 @@ try:
         PyMongoError,
         ServerSelectionTimeoutError,
     )
+    from pymongo.uri_parser import split_options
 except ImportError:
     raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'headrace[wirehead]'") from None
 
@@ -56,7 +57,7 @@ _FEW = 8  # chunks that are looked for one by one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _LONGEST_GAP = 0.05  # seconds between two collections that are dropped
 _ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
-_FAREWELL = 1.0  # second
+_FAREWELL = 1.0  # seconds for all that a store does once it closes
 
 
 class MongoStore:
@@ -99,6 +100,7 @@ class MongoStore:
         self._has_sessions = False
         self._seen: Any = None  # the latest time of the server's that an operation has seen the state of
         self._seen_lock = threading.Lock()
+        self._ends = math.inf  # when, by time.monotonic(), this store stops trying; written once
         self._helpers = _Helpers(self.parallel - 1)
         # Without an incarnation: the settings, and collections of format 2.
         counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
@@ -285,9 +287,13 @@ class MongoStore:
         self._drop(name[0] for name in self._ours(names) if name[0] != settings.name and not kept & {name[1], name[2]})
         return []  # other collections of the database are not looked at
 
+    def begin_close(self) -> None:
+        self._ends = min(self._ends, time.monotonic() + _FAREWELL)
+
     def close(self) -> None:
+        self.begin_close()
         self._helpers.close()
-        with pymongo.timeout(_FAREWELL):  # it tells the server that its sessions end
+        with pymongo.timeout(_left(self._ends)):  # it tells the server that its sessions end
             self._client.close()
 
     def _collection(self, table: str) -> Any:
@@ -333,11 +339,12 @@ class MongoStore:
         """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
         through.
         """
-        deadline = time.monotonic() + self.config.timeout
+        start = time.monotonic()
         pause = _SHORTEST_PAUSE
         while True:
+            deadline = min(start + self.config.timeout, self._ends)
             try:
-                with pymongo.timeout(max(0.05, deadline - time.monotonic())):
+                with pymongo.timeout(_left(deadline)):
                     return self._causally(operation)
             except DuplicateKeyError:
                 raise
@@ -356,9 +363,12 @@ class MongoStore:
                     raise self._refused(error) from None
                 problem = error
             if time.monotonic() + pause >= deadline:
+                tried = f"{self.config.timeout:g} seconds (TIMEOUT)"
+                if deadline == self._ends:
+                    tried = f"{_FAREWELL:g} second when it was closed"
                 raise StoreUnreachableError(
-                    f"the database at {self.config.location} did not answer within {self.config.timeout:g} seconds "
-                    f"(TIMEOUT): {self._without_password(problem)}. Is it running, and can this machine reach it?"
+                    f"the database at {self.config.location} did not answer within {tried}: "
+                    f"{self._without_password(problem)}. Is it running, and can this machine reach it?"
                 ) from None
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -383,6 +393,11 @@ class MongoStore:
         for secret in _passwords(self.config):
             text = text.replace(secret, "***")
         return text
+
+
+def _left(deadline: float) -> float:
+    """Seconds for an operation that is to end by then, which has a chance in any case."""
+    return max(0.05, deadline - time.monotonic())
 
 
 class _Helpers:
@@ -457,6 +472,16 @@ def _passwords(config: Config) -> list[str]:
     return [secret for secret in (given, unquote_plus(given), os.environ.get(PASSWORD_VARIABLE, "")) if secret]
 
 
+def _check_options(query: str, config: Config) -> None:
+    """PyMongo itself only warns of options of a URI that it ignores: a misspelt concern would cost guarantees."""
+    for option in filter(None, query.split("&")):
+        try:
+            split_options(option, warn=False)
+        except (ConfigurationError, ValueError) as error:
+            name, reason = option.partition("=")[0], str(error).partition(" or maybe")[0]
+            raise ConfigError(f"{config.source}: MONGOHOST: option {name!r}: {reason}") from None
+
+
 def _connect(config: Config) -> pymongo.MongoClient[Document]:
     host = config.mongohost or ""
     options: dict[str, Any] = {"tz_aware": True, "appname": "headrace.wirehead"}
@@ -470,7 +495,10 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
                     f"environment variable {PASSWORD_VARIABLE}"
                 )
             options.update(username=unquote_plus(user), password=os.environ[PASSWORD_VARIABLE])
-        given = {name.lower() for name, _ in parse_qsl(urlsplit(host).query)} if uri else ()
+        query = urlsplit(host).query if uri else ""
+        if "@" not in query:  # or it may be part of a password, which PyMongo refuses
+            _check_options(query, config)
+        given = {name.lower() for name, _ in parse_qsl(query)}
         # A server that has gone silent is given up after both the latter, so that there is time for the one that takes
         # its place.
         defaults = {

@@ -102,6 +102,9 @@ class Store(Protocol):
         that belongs to another process.
         """
 
+    def begin_close(self) -> None:
+        """From now on, all operations together try for a second at most: leases that are not removed expire."""
+
     def close(self) -> None: ...
 
 
