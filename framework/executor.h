@@ -1,4 +1,4 @@
-// Runs programs.
+// Executor: checks and prepares a program once, then runs it on a scope as often as you like.
 //
 //   Executor executor;
 //   executor.Run(startup, &scope);

@@ -1,4 +1,4 @@
-// ReadNextImpl pops the queue.
+// PyReader: the reader that pops a queue, which feeders in Python or C++ fill.
 #include "reader/py_reader.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// The read operator: takes the next batch of the reader in a variable, checks it against what the reader declares, and
+// writes it to its outputs.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,3 +1,4 @@
+// The bindings of the backward pass: append_backward, gradients.
 #include "framework/backward.h"
 
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// The registered operators, and libraries that add more.
+// The bindings of the operator registry, and of libraries that add operators.
 #include <pybind11/stl.h>
 
 #include <map>

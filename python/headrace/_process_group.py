@@ -1,4 +1,4 @@
-"""Which process of a distributed program this is."""
+"""The rank of this process, and the number of processes, in a distributed program."""
 
 from __future__ import annotations
 

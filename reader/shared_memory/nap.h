@@ -1,4 +1,4 @@
-// Sleeping through several batches, where it pays.
+// Nap: the consumer sleeps through several batches, where that pays.
 //
 // Where the producers leave no processor to spare, each wake-up of the consumer costs them: one of them asks the kernel
 // for it, and gives up its processor, with what the caches hold. While batches come fast, the consumer therefore sleeps

@@ -1,4 +1,4 @@
-// Spinning, where it pays.
+// Spin: the consumer, or a producer, spins for a moment before it sleeps, where that pays.
 //
 // Sleeping and waking costs two processors about ten microseconds each in a virtual machine, a few elsewhere, and the
 // side that wakes the other pays its part out of its own work. Spinning avoids that cost, but only while the wait is

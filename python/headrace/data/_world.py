@@ -1,4 +1,4 @@
-"""Whether other processes of a distributed program iterate over the same samples."""
+"""The warning that all processes of a distributed program read the same samples."""
 
 from __future__ import annotations
 

@@ -64,10 +64,9 @@ class _Average:
         executor.run(self._restore)
 
 
-def _trained(what: str) -> list[Parameter]:
-    parameters = [
-        p for p in default_main_program().global_block().all_parameters() if p.trainable and p.do_model_average
-    ]
+def _averaged(what: str) -> list[Parameter]:
+    """Also those that are not trained: batch_norm gathers its statistics in such parameters."""
+    parameters = [p for p in default_main_program().global_block().all_parameters() if p.do_model_average]
     if not parameters:
         raise errors.InvalidArgument(f"{what}: the default main program has no parameters to be averaged")
     return parameters
@@ -79,7 +78,7 @@ def _value(name: str) -> np.ndarray | None:
 
 
 class ModelAverage(_Average):
-    """Adds up the values that each trained parameter has after an update, so that their average can take its place::
+    """Adds up the values that each parameter has after an update, so that their average can take its place::
 
         optimizer.minimize(loss)
         average = fluid.optimizer.ModelAverage(0.15, min_average_window=100, max_average_window=200)
@@ -114,7 +113,7 @@ class ModelAverage(_Average):
             "min_average_window": int(min_average_window),
             "max_average_window": int(max_average_window),
         }
-        parameters = _trained("ModelAverage")
+        parameters = _averaged("ModelAverage")
         with main._role_guard(OpRole.OPTIMIZE):
             for parameter in parameters:
                 state = self._accumulate(parameter, attrs)
@@ -160,7 +159,7 @@ class ModelAverage(_Average):
 
 
 class ExponentialMovingAverage(_Average):
-    """Means of the values of each trained parameter that weigh less the older they are::
+    """Means of the values of each parameter that weigh less the older they are::
 
         optimizer.minimize(loss)
         average = fluid.optimizer.ExponentialMovingAverage(0.999)
@@ -184,16 +183,16 @@ class ExponentialMovingAverage(_Average):
         if not 0 <= decay < 1:
             raise errors.InvalidArgument(f"ExponentialMovingAverage: decay has to be from 0 to below 1, got {decay}")
         self._decay, self._steps = float(decay), thres_steps
-        prefix = unique_name.generate("exponential_moving_average") if name is None else name
+        prefix = name or ""
         # The remaining weight of the initial zero of the averages.
-        self._rest = _state(f"{prefix}.rest", [1], "float32", 1.0)
+        self._rest = _state(f"{prefix}ema_rest", [1], "float32", 1.0)
         self._averages = []
-        for parameter in _trained("ExponentialMovingAverage"):
-            average = _state(f"{prefix}.{parameter.name}.average", parameter.shape, parameter.dtype, 0.0)
+        for parameter in _averaged("ExponentialMovingAverage"):
+            average = _state(f"{prefix}{parameter.name}_ema", parameter.shape, parameter.dtype, 0.0)
             self._averages.append((parameter, average))
             with program_guard(self._apply, Program()):
                 block = self._apply.global_block()
-                self._keep(parameter, unique_name.generate(f"{prefix}.{parameter.name}.kept"))
+                self._keep(parameter, unique_name.generate(f"{prefix}{parameter.name}.ema_tmp"))
                 weight = layers.cast(1.0 - _like(self._rest, block), parameter.dtype)
                 layers.assign(_like(average, block) / weight, _like(parameter, block))
 
@@ -217,6 +216,7 @@ class ExponentialMovingAverage(_Average):
 
 
 def _state(name: str, shape: Sequence[int], dtype: Any, value: float) -> Variable:
+    name = unique_name.generate(name)
     return create_initialized_var(
         default_main_program(), default_startup_program(), name, shape, dtype, initializer.Constant(value)
     )

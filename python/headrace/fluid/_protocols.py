@@ -1,4 +1,4 @@
-"""What variables and programs need of clips, regularizers and blocks, whose modules import theirs."""
+"""Protocols of clips, regularizers and blocks, for modules that those import."""
 
 from __future__ import annotations
 

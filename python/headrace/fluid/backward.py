@@ -1,4 +1,4 @@
-"""The backward pass."""
+"""``append_backward``, ``gradients`` and ``calc_gradient``: add the operators that compute gradients to a program."""
 
 from __future__ import annotations
 
@@ -125,12 +125,11 @@ def _differentiable(program: Program, given: bool) -> list[str]:
             reads.update(op.input_arg_names)
             for name in op.output_arg_names:
                 writes[name] = writes.get(name, 0) + 1
-    floats = (VarType.FP32, VarType.FP64)
     return [
         variable.name
         for variable in program.global_block().vars.values()
         if variable.type == VarType.LOD_TENSOR
-        and variable.dtype in floats
+        and variable.dtype in _FLOATS
         and not variable.stop_gradient
         and not isinstance(variable, Parameter)
         and variable.name in reads

@@ -161,6 +161,11 @@ def dtype_name(dtype: Any) -> str:
     return _DTYPE_NAMES[convert_dtype(dtype)]
 
 
+def is_same(integers: np.ndarray, given: np.ndarray) -> bool:
+    """Whether integers are the numbers that they were made of."""
+    return given.dtype.kind not in "fiuc" or np.array_equal(integers, given)
+
+
 def exact_float(value: Any, what: str) -> float:
     """``value`` as the double that an attribute holds. InvalidArgument for an integer that it would be rounded."""
     number = float(value)

@@ -1,4 +1,4 @@
-"""Turns samples into tensors."""
+"""``DataFeeder`` and ``create_lod_tensor``: turn samples into the tensors that feed a program, and check them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program
 
 __all__ = ["DataFeeder"]
-
-
-def _is_same(row: np.ndarray, given: np.ndarray) -> bool:
-    """Whether integers are the numbers that they were made of."""
-    return given.dtype.kind not in "fiuc" or np.array_equal(row, given)
 
 
 class _Column:
@@ -67,7 +62,7 @@ class _Column:
         try:
             with np.errstate(invalid="ignore"):
                 row = np.asarray(value, dtype=self.dtype)
-            kept = not self._takes_integers or row is value or _is_same(row, np.asarray(value))
+            kept = not self._takes_integers or row is value or core.is_same(row, np.asarray(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise errors.InvalidArgument(
                 f"variable '{self.name}': sample {index} cannot be converted to an array of {self.dtype}: {error}"

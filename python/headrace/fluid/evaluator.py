@@ -60,7 +60,6 @@ class Evaluator:
     def _add(self, state: Variable, value: Variable) -> None:
         """Has each run of the program add ``value`` to a sum."""
         layers.sums([state, layers.reshape(layers.cast(value, state.dtype), state.shape)], out=state)
-        self.metrics.append(value)
 
     @staticmethod
     def _value(state: Variable) -> Any:

@@ -1,4 +1,4 @@
-"""Runs programs."""
+"""``Executor``: prepares programs, keeps what it has prepared, feeds, runs and fetches."""
 
 from __future__ import annotations
 

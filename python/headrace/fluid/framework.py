@@ -383,6 +383,16 @@ class Program:
     def _rollback(self) -> None:
         self.current_block_idx = self.current_block().parent_idx
 
+    def _empty_blocks(self, first: int) -> None:
+        """Takes everything out of that block and all later ones, which nothing runs: describing the first has failed,
+        and the later ones lie in it.
+        """
+        for block in self.blocks[first:]:
+            for index in reversed(range(len(block.ops))):
+                block._remove_op(index)
+            for name in list(block.vars):
+                block._remove_var(name)
+
     def _next_seed(self) -> int:
         """A seed for a random operator; 0 stands for a fresh one."""
         if self.random_seed == 0:

@@ -198,7 +198,13 @@ class NumpyArrayInitializer(Initializer):
             raise errors.TypeMismatch(
                 f"an array can initialise bool, float32, int32 and int64; '{var.name}' is {core.dtype_name(var.dtype)}"
             )
-        values = self.value.astype(core.dtype_name(var.dtype))
+        with np.errstate(invalid="ignore"):
+            values = self.value.astype(core.dtype_name(var.dtype))
+        if values.dtype.kind in "bi" and not core.is_same(values, self.value):
+            raise errors.InvalidArgument(
+                f"variable '{var.name}' is {core.dtype_name(var.dtype)}, which cannot hold all values that it is to "
+                "have: round them or choose another dtype"
+            )
         if var.dtype == VarType.BOOL:
             values = values.astype("int32")  # as Fluid keeps them
         attrs = {"shape": list(var.shape), "dtype": int(var.dtype), self._ATTRS[var.dtype]: values.ravel().tolist()}

@@ -164,7 +164,7 @@ def load_vars(
     scope: Scope | None = None,
 ) -> None:
     """Loads the files of ``save_vars`` into the scope. Same arguments. Either all variables are loaded or, on an
-    error, none.
+    error, none. Fluid's folders have no file for the counters of random operators, which stay as they are then.
 
     Raises:
         NotFound: there is no file, or no value for a variable.
@@ -177,14 +177,28 @@ def load_vars(
     folder, filename = _split(dirname, filename)
     with core.FileSetLock(folder):
         values = _read(folder, filename, selected)
-    assign(selected, values, scope)
+    assign([var for var in selected if var.name in values], values, scope)
 
 
 def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> dict[str, LoDTensor]:
     earlier = _earlier_names(variables)
     if filename is not None:
         return _read_one(os.path.join(folder, filename), sorted({var.name for var in variables}), earlier)
-    return {var.name: _read_each(folder, var.name, earlier) for var in variables}
+    values = {}
+    counters = _counters(variables)
+    for var in variables:
+        try:
+            values[var.name] = _read_each(folder, var.name, earlier)
+        except errors.NotFound:
+            if var.name not in counters:
+                raise
+    return values
+
+
+def _counters(variables: Sequence[Variable]) -> set[str]:
+    """The names of those that count the runs of random operators."""
+    blocks = {id(var.block): var.block for var in variables}.values()
+    return {name for block in blocks for op in block.ops for name in op.input("Seed")}
 
 
 def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:

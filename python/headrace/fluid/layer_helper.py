@@ -326,9 +326,8 @@ class LayerHelper:
         v = self.create_parameter(plain._named(f"{name}_v"), shape, dtype, default_initializer=default_initializer)
         startup = self.startup_program.global_block()
         has_lengths = startup.has_var(f"{name}_g")
-        g = self.create_parameter(
-            plain._named(f"{name}_g"), [1] if dim is None else [shape[dim]], dtype, default_initializer=_NOTHING
-        )
+        lengths = [shape[d] if d == dim else 1 for d in range(rank)]
+        g = self.create_parameter(plain._named(f"{name}_g"), lengths, dtype, default_initializer=_NOTHING)
         assert v is not None  # the attributes are not False
         assert g is not None
         if not has_lengths:
@@ -337,8 +336,7 @@ class LayerHelper:
         norm, ratio, weight = (self.create_variable(dtype) for _ in range(3))
         _append_norm(block, v, dim, norm)
         block.append_op("elementwise_div", {"X": g, "Y": norm}, {"Out": ratio})
-        axis = -1 if dim is None else dim
-        block.append_op("elementwise_mul", {"X": v, "Y": ratio}, {"Out": weight}, {"axis": axis})
+        block.append_op("elementwise_mul", {"X": v, "Y": ratio}, {"Out": weight})
         return weight
 
     def append_bias(self, x: Variable, attr: ParamAttrLike, dim_start: int = 1, size: int | None = None) -> Variable:
@@ -346,22 +344,20 @@ class LayerHelper:
         is False.
         """
         shape = [x.shape[dim_start] if size is None else size]
-        bias = self.create_parameter(attr, shape, x.dtype, is_bias=True)
-        if bias is None:
-            return x
-        out = self.create_variable(x.dtype)
-        self.append_op({"X": x, "Y": bias}, {"Out": out}, {"axis": dim_start}, type="elementwise_add")
-        return out
+        return self._append_bias(x, attr, shape, dim_start)
 
     def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
         """``input_var`` plus a bias, as the layer's argument ``bias_attr`` says, of the shape of its dimensions from
         ``dim_start`` to before ``dim_end``.
         """
-        bias = self.create_parameter(self.bias_attr, input_var.shape[dim_start:dim_end], input_var.dtype, is_bias=True)
+        return self._append_bias(input_var, self.bias_attr, input_var.shape[dim_start:dim_end], dim_start)
+
+    def _append_bias(self, x: Variable, attr: ParamAttrLike, shape: Sequence[int], axis: int) -> Variable:
+        bias = self.create_parameter(attr, shape, x.dtype, is_bias=True)
         if bias is None:
-            return input_var
-        out = self.create_variable(input_var.dtype)
-        self.append_op({"X": input_var, "Y": bias}, {"Out": out}, {"axis": dim_start}, type="elementwise_add")
+            return x
+        out = self.create_variable(x.dtype)
+        self.append_op({"X": x, "Y": bias}, {"Out": out}, {"axis": axis}, type="elementwise_add")
         return out
 
     def append_activation(self, x: Variable, act: str | Mapping[str, Any] | None = _LAYERS_OWN) -> Variable:
@@ -389,12 +385,12 @@ _NOTHING = _Nothing()
 
 
 def _append_norm(block: Block, v: Variable, dim: int | None, out: Variable) -> None:
-    """Has ``block`` put into ``out`` the norm of ``v``, or those of the slices along ``dim``."""
+    """Has ``block`` put into ``out``, of the rank of ``v``, its norm, or those of the slices along ``dim``."""
     square, total = (block.create_var(dtype=v.dtype) for _ in range(2))
     others = [d for d in range(len(v.shape)) if d != dim]
     block.append_op("square", {"X": v}, {"Out": square})
     if others:
-        attrs = {"dim": others, "reduce_all": dim is None, "keep_dim": False}
+        attrs = {"dim": others, "reduce_all": dim is None, "keep_dim": True}
         block.append_op("reduce_sum", {"X": square}, {"Out": total}, attrs)
     block.append_op("sqrt", {"X": total if others else square}, {"Out": out})
 

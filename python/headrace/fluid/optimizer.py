@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
@@ -109,7 +108,6 @@ class Optimizer:
         self._grad_clip = grad_clip
         self._name = name
         self._rates: WeakKeyMap[Program, Variable] = WeakKeyMap()
-        self._accumulators: defaultdict[str, dict[str, Variable]] = defaultdict(dict)
 
     def minimize(
         self,
@@ -170,12 +168,15 @@ class Optimizer:
         return params_grads
 
     def apply_gradients(self, params_grads: ParamGrads, startup_program: Program | None = None) -> list[Operator]:
-        """The second half of ``minimize``: clips, adds weight decay, updates."""
+        """The second half of ``minimize``: clips, adds weight decay, updates. Parameters without a gradient stay."""
         return self._apply(params_grads, startup_program, self._grad_clip)
 
     def _apply(
         self, params_grads: ParamGrads, startup_program: Program | None, grad_clip: GradientClipBase | None
     ) -> list[Operator]:
+        params_grads = [(parameter, gradient) for parameter, gradient in params_grads if gradient is not None]
+        if not params_grads:
+            raise errors.InvalidArgument("apply_gradients: there is no parameter with a gradient")
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
         with program._role_guard(OpRole.OPTIMIZE):
@@ -203,7 +204,8 @@ class Optimizer:
             if variable is None:
                 value = initializer.Constant(float(rate))
                 name = unique_name.generate("learning_rate")
-                variable = create_initialized_var(program, startup, name, [1], "float32", value)
+                dtype = VarType.FP64 if parameter.dtype == VarType.FP64 else VarType.FP32
+                variable = create_initialized_var(program, startup, name, [1], dtype, value)
                 self._rates.setdefault(program, variable)
             rate = variable
         factor = parameter.optimize_attr["learning_rate"]
@@ -226,7 +228,7 @@ class Optimizer:
         """The persistable variable in which the optimizer keeps ``kind`` for ``parameter``."""
         kind_name = kind if self._name is None else f"{self._name}_{kind}"
         name = unique_name.generate(f"{parameter.name}_{kind_name}")
-        variable = create_initialized_var(
+        return create_initialized_var(
             program,
             startup,
             name,
@@ -234,8 +236,6 @@ class Optimizer:
             parameter.dtype,
             initializer.Constant(value),
         )
-        self._accumulators[kind][parameter.name] = variable
-        return variable
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
         raise NotImplementedError

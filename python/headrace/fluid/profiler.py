@@ -170,9 +170,7 @@ def _report(spans: Iterable[Span], sorted_key: str | None) -> str:
     rows = _rows(spans)
     if sorted_key is not None:
         rows.sort(key=lambda row: getattr(row, _KEYS[sorted_key]), reverse=True)
-    tables = [
-        _table(kind, [row for row in rows if row.kind == kind]) for kind in ("operator", "reader") if rows or kind
-    ]
+    tables = [_table(kind, [row for row in rows if row.kind == kind]) for kind in ("operator", "reader")]
     return "\n\n".join(table for table in tables if table) or "profiler: nothing has run"
 
 

@@ -1,4 +1,6 @@
-"""Readers that Python feeds: the variable that a program reads from, and its source."""
+"""Readers that Python feeds: the variable that a program reads from, and its source, which feeds the queue and knows
+how many batches the program has taken, for checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -231,10 +231,12 @@ class _Readahead(Generic[Item]):
 @contextlib.contextmanager
 def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
     """Runs them within this context; at the end, stops and joins them."""
-    threads = [threading.Thread(target=target, name="headrace reader", daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
     try:
+        for target in targets:
+            thread = threading.Thread(target=target, name="headrace reader", daemon=True)
+            thread.start()
+            threads.append(thread)
         yield
     finally:
         for each in readahead:

@@ -14,7 +14,7 @@ import pytest
 from loader_datasets import Bulk, Ints, Random, same
 from test_dataset import Count, Filling, StatefulCount
 
-from headrace.data._datasets.datasets import ConcatDataset, Fetcher
+from headrace.data._datasets.datasets import ConcatDataset, Fetcher, StackDataset
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.schedule import Schedule
 from headrace.data._randomness.sample_seeds import record_generator
@@ -311,3 +311,11 @@ def test_a_state_of_another_mixture_is_an_error() -> None:
     state = IterableMixture(streams(3, 4)).state_dict()
     with pytest.raises(ValueError, match="a mixture of 2 datasets, but this one has 1"):
         IterableMixture(streams(3)).load_state_dict(state)
+
+
+def test_a_sampler_takes_no_other_dataset_with_parts() -> None:
+    """Its indices are those of a concatenation: anything else would be read in part, or in other proportions."""
+    parts = [Ints(3), Ints(4)]
+    for other in (MixtureDataset(parts), StackDataset(image=parts[1], label=parts[1])):
+        with pytest.raises(TypeError, match=f"ConcatDataset, or the lengths of its parts, got {type(other).__name__}"):
+            MixtureSampler(other)

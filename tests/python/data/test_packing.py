@@ -348,3 +348,10 @@ def test_packing_beside_grain() -> None:
         for left, right in itertools.zip_longest(ours, theirs):
             assert left.keys() == right.keys()
             assert all(same(left[key], right[key]) for key in left)
+
+
+@pytest.mark.parametrize("pair", [(np.arange(3), np.arange(3)), [np.arange(3), np.arange(2)]])
+def test_several_features_without_names_are_refused(pair: Any) -> None:
+    with pytest.raises(TypeError, match=r"sample 0 is a (tuple|list) of arrays: .* return a dict"):
+        PackedDataset([pair], row_length=8)[0]
+    assert PackedDataset([[1, 2, 3]], row_length=4)[0]["values"].tolist() == [1, 2, 3, 0]

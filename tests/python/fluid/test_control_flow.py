@@ -198,3 +198,52 @@ def test_loops_within_loops_have_a_limit(exe: fluid.Executor) -> None:
     with pytest.raises(errors.InvalidArgument, match="more than 64 blocks deep"):
         _nested(65)
     assert fluid.default_main_program().current_block_idx == 0
+
+
+@pytest.mark.parametrize("fails", ["in the body", "afterwards"])
+def test_a_loop_that_cannot_be_described_changes_nothing(fails: str) -> None:
+    """Its block stays in the program: what it wrote would have no gradient."""
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    condition = layers.less_than(x, layers.fill_constant([1], "float32", 3.0))
+    program = fluid.default_main_program()
+    kind, message = (ZeroDivisionError, "") if fails == "in the body" else (errors.InvalidArgument, "does not change")
+    with pytest.raises(kind, match=message), layers.While(condition).block():
+        with layers.Switch() as switch, switch.case(condition):
+            layers.assign(layers.scale(x, 2.0), output=x)
+        if fails == "in the body":
+            raise ZeroDivisionError
+    assert program.current_block_idx == 0
+    assert not any(block.ops or block.vars for block in program.blocks[1:])
+    fluid.backward.append_backward(layers.reduce_sum(layers.square(x)))
+    assert program.global_block().has_var("x@GRAD")
+
+
+def test_a_case_that_cannot_be_described_can_be_described_again(exe: fluid.Executor) -> None:
+    x = layers.data("x", [1])
+    choice = layers.IfElse(layers.less_than(x, layers.fill_constant([1], "float32", 0.0)))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), choice.true_block():
+            choice.output(layers.scale(choice.input(x), -7.0))
+            raise ZeroDivisionError
+    with choice.true_block():
+        choice.output(layers.scale(choice.input(x), -1.0))
+    with choice.false_block():
+        choice.output(choice.input(x))
+    rate = layers.create_global_var([1], 0.0, "float32", persistable=True)
+    one = layers.fill_constant([1], "float32", 1.0)
+    switch = layers.Switch()
+    with pytest.raises(ZeroDivisionError), switch.case(layers.less_than(rate, one)):
+        raise ZeroDivisionError
+    with switch.case(layers.less_than(one, rate)):
+        layers.assign(one * 2.0, rate)
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError), switch.default():
+            layers.assign(one * 5.0, rate)
+            if _ == 0:
+                raise ZeroDivisionError
+    exe.run(fluid.default_startup_program())
+    fed = {"x": np.array([[-3], [4]], np.float32)}
+    absolute, chosen = exe.run(feed=fed, fetch_list=[choice()[0], rate])
+    assert absolute.ravel().tolist() == [3, 4]
+    assert chosen.tolist() == [5]

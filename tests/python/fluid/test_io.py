@@ -516,3 +516,23 @@ def test_batch_and_shuffle() -> None:
             fluid.io.batch(lambda: range(5), wrong)
         with pytest.raises(ValueError, match="positive"):
             fluid.io.shuffle(lambda: range(5), wrong)
+
+
+def test_a_folder_without_counters_of_random_operators_is_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
+    """Such as one of Fluid's."""
+    main = fluid.default_main_program()
+    main.random_seed = 3
+    x = fluid.data("x", [None, 4])
+    out = fluid.layers.dropout(fluid.layers.fc(x, 8), 0.5)
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_persistables(exe, str(tmp_path))
+    (counter,) = tmp_path.glob("*.run")
+    counter.unlink()
+    fed = {"x": np.ones((2, 4), np.float32)}
+    first, second = (exe.run(feed=fed, fetch_list=[out])[0] for _ in range(2))
+    fluid.io.load_persistables(exe, str(tmp_path))
+    third = exe.run(feed=fed, fetch_list=[out])[0]
+    assert len({array.tobytes() for array in (first, second, third)}) == 3
+    next(tmp_path.iterdir()).unlink()
+    with pytest.raises(errors.NotFound, match="no value is stored"):
+        fluid.io.load_persistables(exe, str(tmp_path))

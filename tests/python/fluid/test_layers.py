@@ -618,3 +618,27 @@ def test_squeeze_without_axes_never_drops_the_batch(exe: fluid.Executor) -> None
     for rows in (1, 2):
         got = exe.run(feed={"x": np.ones((rows, 1, 3), np.float32)}, fetch_list=[out, same])
         assert [value.shape for value in got] == [(rows, 3)] * 2
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("all", (1,)), ("channel", (1, 3, 1, 1)), ("element", (1, 3, 2, 2))])
+def test_slopes_begin_as_in_fluid(mode: str, shape: tuple[int, ...]) -> None:
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 2, 2)
+    out = fluid.layers.prelu(fluid.layers.assign(x), mode, fluid.ParamAttr("slopes"))
+    np.testing.assert_array_equal(run(out)[0], x)
+    assert parameter("slopes").tolist() == np.ones(shape).tolist()
+
+
+def test_integers_that_would_be_rounded_are_refused() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"layers.range: start 9007199254740993 cannot be represented"):
+        fluid.layers.range(2**53 + 1, 2**53 + 3, 1, "int64")
+    whole = fluid.layers.create_tensor("int32")
+    for array in (np.array([1.7]), np.array([2.0**33]), np.array([np.nan])):
+        with pytest.raises(errors.InvalidArgument, match="is int32, which cannot hold"):
+            fluid.layers.assign(array, output=whole)
+    fluid.layers.assign(np.array([2.0, -3.0]), output=whole)
+    assert run(whole)[0].tolist() == [2, -3]
+
+
+def test_l2_normalize_without_an_axis() -> None:
+    x = np.array([[3, 4], [6, 8]], np.float32)
+    np.testing.assert_allclose(run(fluid.layers.l2_normalize(fluid.layers.assign(x), None))[0], [[0.6, 0.8]] * 2)

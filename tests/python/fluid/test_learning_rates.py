@@ -144,3 +144,10 @@ def test_what_makes_no_rate_is_refused() -> None:
         layers.cosine_decay("0.1", 1, 1)
     with pytest.raises(errors.TypeMismatch, match=r"noam_decay: warmup_steps must be a number, got str"):
         layers.noam_decay(8, "ten")
+
+
+def test_rates_have_the_names_that_programs_look_for() -> None:
+    rates = [layers.piecewise_decay([2], [0.1, 0.01]) for _ in range(2)]
+    warm = layers.linear_lr_warmup(rates[0], 3, 0.0, 0.1)
+    assert (rates[0].name, warm.name) == ("learning_rate", "learning_rate_warmup")
+    assert rates[1].name != rates[0].name

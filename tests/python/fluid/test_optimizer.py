@@ -554,3 +554,73 @@ def test_gradients_of_the_same_weights_are_computed_before_they_are_applied(exe:
     exe.run(feed={"x": np.ones((1, 1), np.float32)})
     (w,) = (np.array(fluid.global_scope().find_var("w").get_tensor()).item(),)
     assert w == 3 - 0.25 * 6 - 0.125 * 4 * 27
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+@pytest.mark.parametrize("kind", ["model", "exponential"])
+def test_averages_of_running_statistics(kind: str, averaged: bool) -> None:
+    x = fluid.data("x", [None, 2])
+    out = fluid.layers.batch_norm(
+        x, moving_mean_name="mean", moving_variance_name="variance", do_model_average_for_mean_and_var=averaged
+    )
+    fluid.optimizer.SGD(0.1).minimize(fluid.layers.reduce_mean(fluid.layers.square(out)))
+    average: fluid.optimizer.ModelAverage | fluid.optimizer.ExponentialMovingAverage
+    if kind == "model":
+        average = fluid.optimizer.ModelAverage(1.0, 100, 100)
+    else:
+        average = fluid.optimizer.ExponentialMovingAverage(0.5)
+        average.update()
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    means = []
+    for scale in (1.0, 2.0):
+        exe.run(feed={"x": np.array([[scale, 3], [5 * scale, 7]], np.float32)})
+        means.append(np.array(fluid.global_scope().find_var("mean").get_tensor()))
+    with average.apply(exe):
+        got = np.array(fluid.global_scope().find_var("mean").get_tensor())
+    weights = np.array([[0.5], [0.5]] if kind == "model" else [[1 / 3], [2 / 3]])
+    np.testing.assert_allclose(got, (weights * means).sum(0) if averaged else means[-1], rtol=1e-5)
+
+
+def test_averages_of_one_name_are_two() -> None:
+    w = fluid.layers.create_parameter([1], "float32", name="w", default_initializer=fluid.initializer.Constant(1.0))
+    fluid.optimizer.SGD(1.0).minimize(fluid.layers.reduce_sum(w))
+    averages = [fluid.optimizer.ExponentialMovingAverage(decay, name="ema") for decay in (0.5, 0.75)]
+    for average in averages:
+        average.update()
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        exe.run()
+    got = []
+    for average in averages:
+        with average.apply(exe):
+            got.append(np.array(fluid.global_scope().find_var("w").get_tensor())[0])
+    np.testing.assert_allclose(got, [-2 / 3, -4 / 7], rtol=1e-5)  # of 0 and -1
+
+
+def test_the_rate_of_a_float64_program_is_not_rounded() -> None:
+    w = fluid.layers.create_parameter([1], "float64", name="w", default_initializer=fluid.initializer.Constant(0.0))
+    fluid.optimizer.SGD(0.1).minimize(fluid.layers.reduce_sum(w))
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    assert np.array(fluid.global_scope().find_var("w").get_tensor())[0] == -0.1
+
+
+def test_parameters_without_a_gradient_are_left_alone() -> None:
+    used, unused = (
+        fluid.layers.create_parameter([1], "float32", default_initializer=fluid.initializer.Constant(1.0))
+        for _ in range(2)
+    )
+    loss = fluid.layers.reduce_sum(used)
+    gradients = fluid.gradients([loss], [used, unused])
+    optimizer = fluid.optimizer.SGD(0.5, regularization=fluid.regularizer.L2Decay(1.0))
+    assert len(optimizer.apply_gradients([(used, gradients[0]), (unused, None)])) == 1
+    with pytest.raises(errors.InvalidArgument, match="no parameter with a gradient"):
+        optimizer.apply_gradients([(unused, None)])
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    values = [np.array(fluid.global_scope().find_var(w.name).get_tensor())[0] for w in (used, unused)]
+    assert values == [0, 1]

@@ -207,6 +207,7 @@ def test_a_weight_of_direction_and_lengths(exe: fluid.Executor, dim: int | None)
         axis = None if dim is None else 1 - dim % 2
         return np.sqrt((v * v).sum(axis, keepdims=True))
 
+    assert g.shape == norm(v).shape  # as in Fluid's files
     np.testing.assert_allclose(g.ravel(), norm(v).ravel(), rtol=1e-5)  # so that the weight begins as v
     a = RNG.normal(size=(4, 3))
 

@@ -317,3 +317,18 @@ def test_creators(tmp_path: Path) -> None:
 def test_bad_input(make: Any, message: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=message):
         make()
+
+
+def test_threads_that_cannot_start_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def fail_third(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_third)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(reader.xmap_readers(lambda sample: sample, numbers(100), 3, 2)())
+    assert len(started) == 2

@@ -107,6 +107,12 @@ def is_torch_dataset(dataset: Any) -> bool:
     return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
 
 
+def is_concatenation(dataset: Any) -> bool:
+    """Whether a dataset is a ConcatDataset, ours or torch's; does not import torch."""
+    torchs = getattr(sys.modules.get("torch.utils.data"), "ConcatDataset", ConcatDataset)
+    return isinstance(dataset, (ConcatDataset, torchs))
+
+
 def is_iter_datapipe(dataset: Any) -> bool:
     """Whether a dataset is one of torch's iterable DataPipes; does not import torch."""
     pipe = getattr(sys.modules.get("torch.utils.data"), "IterDataPipe", None)
@@ -296,11 +302,7 @@ class ComposedDataset:
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the parts, None for those that have none."""
-        return {
-            "parts": [
-                part.dataset.state_dict() if hasattr(part.dataset, "state_dict") else None for part in self._parts
-            ]
-        }
+        return {"parts": [part.dataset.state_dict() if has_state(part.dataset) else None for part in self._parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Gives each part its state.

@@ -19,7 +19,9 @@ from headrace.data._datasets.datasets import (
     ComposedDataset,
     IterableDataset,
     Part,
+    has_state,
     in_range,
+    is_concatenation,
     is_iterable_dataset,
     passes_on,
     tell_epoch,
@@ -134,8 +136,7 @@ class MixtureSampler(SeekableSampler):
         shuffle: bool = True,
         generator: Any = None,
     ) -> None:
-        parts = getattr(data_source, "datasets", None)
-        self._lengths = list(map(operator.index, data_source if parts is None else map(len, parts)))
+        self._lengths = _lengths_of(data_source)
         self._starts = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
         self.schedule = _schedule(self._lengths, weights)
         self.shuffle = bool(shuffle)
@@ -157,6 +158,17 @@ class MixtureSampler(SeekableSampler):
                 rows = np.flatnonzero((which == number) & (times == time))
                 position[rows] = permutation.take(position[rows])
         return self._starts[which] + position
+
+
+def _lengths_of(source: Any) -> list[int]:
+    """Of the parts of a concatenation; other datasets with parts, such as a mixture, have other indices."""
+    if is_concatenation(source):
+        return list(map(len, source.datasets))
+    if not isinstance(source, (Sequence, np.ndarray)):
+        raise TypeError(
+            f"data_source must be a ConcatDataset, or the lengths of its parts, got {type(source).__name__}"
+        )
+    return list(map(operator.index, source))
 
 
 class _Progress:
@@ -258,7 +270,7 @@ class IterableMixture(IterableDataset[Any]):
 
     def _state_of(self, number: int, progress: _Progress) -> Any:
         dataset, state = self.datasets[number], progress.states[number]
-        if state is None and progress.samples[number] and hasattr(dataset, "state_dict"):
+        if state is None and progress.samples[number] and has_state(dataset):
             return dataset.state_dict()
         return state
 

@@ -19,6 +19,7 @@ from headrace.data._datasets.datasets import (
     ComposedDataset,
     IterableDataset,
     Part,
+    has_state,
     in_range,
     is_iterable_dataset,
     passes_on,
@@ -50,6 +51,11 @@ class _Features:
                 raise TypeError(
                     f"sample {index!r} is a {type(sample).__name__}: row_length has to be a dict, with a length for "
                     "each feature to pack"
+                )
+            if isinstance(sample, (tuple, list)) and any(getattr(part, "ndim", 0) for part in sample):
+                raise TypeError(
+                    f"sample {index!r} is a {type(sample).__name__} of arrays: to pack several features, return a dict "
+                    "and give row_length a length for each"
                 )
             return {_VALUES: np.atleast_1d(np.asarray(sample))}
         if not isinstance(sample, Mapping):
@@ -248,7 +254,7 @@ class PackedIterableDataset(IterableDataset[Any]):
 
     def _iterate(self, samples: Iterator[Any]) -> Iterator[Any]:
         features, capacity = self._features, list(self._features.row_lengths.values())
-        stateful = hasattr(self.dataset, "state_dict")
+        stateful = has_state(self.dataset)
         record = self._records
         bins: list[list[dict[Any, npt.NDArray[Any]]]] = []
         room: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Copies of what belongs to the dataset, for a consumer in its process."""
+"""Copies of arrays that belong to the dataset, without workers: the consumer may write to its batches."""
 
 from __future__ import annotations
 

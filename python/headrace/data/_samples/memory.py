@@ -1,4 +1,6 @@
-"""Batches whose arrays overlap, or lie in a common memory: pickled, but for that memory."""
+"""Batches whose arrays overlap, or view a common memory: the memory goes to the slot once, and a pickle says how the
+arrays view it.
+"""
 
 from __future__ import annotations
 

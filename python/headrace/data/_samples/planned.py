@@ -1,4 +1,4 @@
-"""Arrays that are made in their place in the slot."""
+"""Arrays of a batch that are planned first, and then made in their place in the slot: concatenated, padded, stacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes batches of the default collation apart."""
+"""Takes batches of the default collation apart while they are still plans; ``flatten`` does so with finished ones."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
@@ -272,14 +272,21 @@ def _outer_names(block: Block) -> tuple[list[str], list[str]]:
 
 
 @contextlib.contextmanager
-def _inner_block(helper: LayerHelper) -> Iterator[Block]:
-    """Within it, layers add their operators to a new block within the current one."""
+def _inner_block(helper: LayerHelper, append_op: Callable[[Block], object]) -> Iterator[None]:
+    """Within it, layers add their operators to a new block within the current one. Then ``append_op`` adds the operator
+    that runs the block. If either fails, the block stays empty, so that it changes nothing.
+    """
     program = helper.main_program
     block = program._create_block()
     try:
-        yield block
-    finally:
-        program._rollback()
+        try:
+            yield
+        finally:
+            program._rollback()
+        append_op(block)
+    except BaseException:
+        program._empty_blocks(block.idx)
+        raise
 
 
 def _check_condition(cond: Variable, layer: str, single: bool = True) -> None:
@@ -323,8 +330,10 @@ class While:
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
         """Within it, layers are added to the loop."""
-        with _inner_block(self._helper) as block:
+        with _inner_block(self._helper, self._append_op):
             yield
+
+    def _append_op(self, block: Block) -> None:
         reads, writes = _outer_names(block)
         if self._cond.name not in writes:
             raise errors.InvalidArgument(
@@ -354,8 +363,10 @@ class ConditionalBlock:
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
         """Within it, layers are added to the block."""
-        with _inner_block(self._helper) as block:
+        with _inner_block(self._helper, self._append_op):
             yield
+
+    def _append_op(self, block: Block) -> None:
         reads, writes = _outer_names(block)
         self._helper.append_op(
             {"Cond": self._inputs, "Input": reads},
@@ -397,18 +408,18 @@ class Switch:
         if self._none_before is not None:
             taken = logical_and(self._none_before, condition)
             otherwise = logical_and(self._none_before, otherwise)
-        self._none_before = otherwise
         with ConditionalBlock([taken], is_scalar_condition=True).block():
             yield
+        self._none_before = otherwise
 
     @contextlib.contextmanager
     def default(self) -> Iterator[None]:
         """Within it, layers are added to the block that runs if no case holds."""
         if self._none_before is None or self._has_default:
             raise errors.FailedPrecondition("layers.Switch: only one default is allowed, after at least one case")
-        self._has_default = True
         with ConditionalBlock([self._none_before], is_scalar_condition=True).block():
             yield
+        self._has_default = True
 
 
 class IfElse:
@@ -445,6 +456,9 @@ class IfElse:
         try:
             with ConditionalBlock([self._cond]).block():
                 yield
+        except BaseException:
+            del self._outputs[side]
+            raise
         finally:
             self._side = None
 

@@ -410,14 +410,19 @@ class Preprocessor:
         self._block = program._create_block()
         self._inside = True
         try:
-            yield
-        finally:
-            self._inside = False
-            program._rollback()
-        if not self._sources or not self._sinks:
-            raise errors.FailedPrecondition(
-                "layers.Preprocessor: inputs() and outputs() have to be called in the block"
-            )
+            try:
+                yield
+            finally:
+                self._inside = False
+                program._rollback()
+            if not self._sources or not self._sinks:
+                raise errors.FailedPrecondition(
+                    "layers.Preprocessor: inputs() and outputs() have to be called in the block"
+                )
+        except BaseException:
+            program._empty_blocks(self._block.idx)
+            self._block, self._sources, self._sinks = None, [], []
+            raise
 
     def inputs(self) -> list[Variable]:
         """The batch: a variable for each one that the reader yields."""

@@ -196,5 +196,8 @@ def linear_lr_warmup(learning_rate: Rate, warmup_steps: int, start_lr: float, en
 
 
 def _rate_variable(name: str) -> Variable:
-    """A variable that the cases of a ``Switch`` write."""
-    return tensor.create_global_var([1], 0.0, "float32", persistable=True, name=unique_name.generate(name))
+    """A variable that the cases of a ``Switch`` write. Programs find it by the name that Fluid gives it."""
+    is_taken = default_main_program().global_block().has_var(name)
+    return tensor.create_global_var(
+        [1], 0.0, "float32", persistable=True, name=unique_name.generate(name) if is_taken else name
+    )

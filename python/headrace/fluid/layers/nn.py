@@ -147,7 +147,9 @@ def batch_norm(
         data_layout: "NHWC": of [N, ..., C].
         use_global_stats: use them in training too.
         fuse_with_relu: apply relu, before ``act``.
-        in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
+        do_model_average_for_mean_and_var: whether ``optimizer.ModelAverage`` and ``ExponentialMovingAverage`` also
+            average the running statistics.
+        in_place: Fluid's; it makes no difference.
     """
     axis = -1 if data_layout == "NHWC" else 1
     channels = check_variable(input, "input", "batch_norm").shape[axis] if len(input.shape) > 1 else -1
@@ -168,8 +170,9 @@ def batch_norm(
 
     scale = parameter(param_attr, False, one)
     bias = parameter(bias_attr, True, zero)
-    mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False), False, zero)
-    variance = parameter(ParamAttr(moving_variance_name, one, trainable=False), False, one)
+    averaged = do_model_average_for_mean_and_var
+    mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False, do_model_average=averaged), False, zero)
+    variance = parameter(ParamAttr(moving_variance_name, one, trainable=False, do_model_average=averaged), False, one)
     mean.stop_gradient = variance.stop_gradient = True
     out = helper.create_variable(input.dtype)
     helper.append_op(
@@ -534,7 +537,7 @@ def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | Non
     helper = LayerHelper("l2_normalize", name)
     out = helper.create_variable(check_variable(x, "x", "l2_normalize").dtype)
     norm = helper.create_variable(x.dtype, stop_gradient=True)
-    axis = 0 if len(x.shape) == 1 else axis
+    axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
     helper.append_op({"X": x}, {"Out": out, "Norm": norm}, {"axis": axis, "epsilon": float(epsilon)}, type="norm")
     return out
 
@@ -564,13 +567,14 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
     Args:
         mode: "all": one slope; "channel": one for each channel (dimension 1); "element": one for each element
             of a sample.
-        param_attr: of the slopes, which begin with 0.25.
+        param_attr: of the slopes, which begin with 1.
     """
     helper = LayerHelper("prelu", name)
-    shape = {"all": [1], "channel": [1, *check_variable(x, "x", "prelu").shape[1:2]], "element": [1, *x.shape[1:]]}
+    channels = check_variable(x, "x", "prelu").shape[1:2]
+    shape = {"all": [1], "channel": [1, *channels, 1, 1], "element": [1, *x.shape[1:]]}
     if mode not in shape:
         raise errors.InvalidArgument(f"layers.prelu: mode has to be 'all', 'channel' or 'element', got {mode!r}")
-    alpha = helper.create_parameter(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(0.25))
+    alpha = helper.create_parameter(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(1.0))
     if alpha is None:
         raise errors.InvalidArgument("layers.prelu: param_attr=False is not supported; the layer needs slopes")
     out = helper.create_variable(x.dtype)

@@ -15,6 +15,7 @@ from typing import Any, Union
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layers.detection import as_floats
 from headrace.fluid.layers.rearrange import gather
 from headrace.fluid.layers.tensor import reshape
 
@@ -47,10 +48,6 @@ def _append(
     return list(made.values())
 
 
-def _floats(value: Any) -> list[float]:
-    return [float(number) for number in (value if isinstance(value, (list, tuple)) else [value])]
-
-
 def anchor_generator(
     input: Variable,
     anchor_sizes: Numbers | None = None,
@@ -76,10 +73,10 @@ def anchor_generator(
     if not isinstance(stride, (list, tuple)) or len(stride) != 2:
         raise errors.InvalidArgument(f"layers.anchor_generator: stride has to be a width and a height, got {stride!r}")
     attrs = {
-        "anchor_sizes": _floats(anchor_sizes),
-        "aspect_ratios": _floats(aspect_ratios),
-        "variances": _floats(variance),
-        "stride": _floats(stride),
+        "anchor_sizes": as_floats(anchor_sizes, "anchor_sizes", "anchor_generator"),
+        "aspect_ratios": as_floats(aspect_ratios, "aspect_ratios", "anchor_generator"),
+        "variances": as_floats(variance, "variance", "anchor_generator"),
+        "stride": as_floats(stride, "stride", "anchor_generator"),
         "offset": float(offset),
     }
     dtype = check_variable(input, "input", "anchor_generator").dtype
@@ -293,7 +290,7 @@ def generate_proposal_labels(
         "fg_thresh": float(fg_thresh),
         "bg_thresh_hi": float(bg_thresh_hi),
         "bg_thresh_lo": float(bg_thresh_lo),
-        "bbox_reg_weights": _floats(bbox_reg_weights),
+        "bbox_reg_weights": as_floats(bbox_reg_weights, "bbox_reg_weights", "generate_proposal_labels"),
         "class_nums": int(class_nums),
         "use_random": use_random,
         "is_cls_agnostic": is_cls_agnostic,

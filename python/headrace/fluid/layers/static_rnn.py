@@ -63,7 +63,7 @@ class StaticRNN:
             self._check_complete()
         except BaseException:
             self._results = []
-            self._take_out(block)
+            program._empty_blocks(block.idx)
             raise
         finally:
             program._rollback()

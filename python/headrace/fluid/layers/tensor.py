@@ -248,7 +248,8 @@ def range(start: float | Variable, end: float | Variable, step: float | Variable
     helper = LayerHelper("range")
     places, out = (helper.create_variable(number, stop_gradient=True) for number in ("int64", dtype))
     helper.append_op({"X": ones([count], "int64")}, {"Out": places}, {"axis": 0, "exclusive": True}, type="cumsum")
-    attrs = {"scale": float(step), "bias": float(start)}
+    scale, bias = (core.exact_float(given[what], f"layers.range: {what}") for what in ("step", "start"))
+    attrs = {"scale": scale, "bias": bias}
     helper.append_op({"X": cast(places, dtype)}, {"Out": out}, attrs, type="scale")
     return out
 

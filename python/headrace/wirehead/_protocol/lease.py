@@ -1,4 +1,5 @@
-"""Leases of writers and readers: which processes live, and which generations they use.
+"""Leases of writers and readers: which processes live, and which generations they use. They are timed by the clock of
+``process``, which no one sets.
 
 Who leads the managers is a lease of ``generation_manager``.
 """

@@ -1,4 +1,4 @@
-"""Watching: which leases have no living holder any more."""
+"""Watching leases: which of them have no living holder any more."""
 
 from __future__ import annotations
 
