@@ -383,6 +383,16 @@ class Program:
     def _rollback(self) -> None:
         self.current_block_idx = self.current_block().parent_idx
 
+    @contextlib.contextmanager
+    def _block_guard(self, index: int | None = None) -> Iterator[None]:
+        """Within it, layers are added to that block; by default, to the one around the current block."""
+        inside = self.current_block_idx
+        self.current_block_idx = self.current_block().parent_idx if index is None else index
+        try:
+            yield
+        finally:
+            self.current_block_idx = inside
+
     def _empty_blocks(self, first: int) -> None:
         """Takes everything out of that block and all later ones, which nothing runs: describing the first has failed,
         and the later ones lie in it.

@@ -63,13 +63,9 @@ class _Result:
     def _declared(self, item: Variable) -> Variable:
         """A variable of the block around the one that is being described."""
         program = default_main_program()
-        inside = program.current_block_idx
-        program._rollback()
-        try:
+        with program._block_guard():
             name = LayerHelper(self._layer).name
             return program.current_block().create_var(name, dtype=item.dtype, stop_gradient=item.stop_gradient)
-        finally:
-            program.current_block_idx = inside
 
     def value(self) -> Any:
         return None if self._structure is None else pack(self._structure, self._outer)

@@ -476,7 +476,7 @@ class IfElse:
             raise errors.FailedPrecondition("layers.IfElse: input must be called in a block")
         x = check_variable(x, "x", "IfElse.input")
         if x.name not in self._parted:
-            with self._outside():
+            with self._helper.main_program._block_guard():
                 self._parted[x.name] = split_lod_tensor(x, self._cond)
         return self._parted[x.name][0 if self._side else 1]
 
@@ -486,7 +486,7 @@ class IfElse:
             raise errors.FailedPrecondition("layers.IfElse: output must be called in a block")
         for item in outs:
             item = check_variable(item, "output", "IfElse.output")
-            with self._outside():
+            with self._helper.main_program._block_guard():
                 outer = self._helper.create_variable(item.dtype)
             assign(item, output=outer)
             self._outputs[self._side].append(outer)
@@ -503,14 +503,3 @@ class IfElse:
                 f"layers.IfElse: both blocks need the same number of outputs, they have {len(true)} and {len(false)}"
             )
         return [merge_lod_tensor(t, f, self._cond, self._cond) for t, f in zip(true, false)]
-
-    @contextlib.contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Within it, layers are added to the block around the one that is being described."""
-        program = self._helper.main_program
-        inside = program.current_block_idx
-        program._rollback()
-        try:
-            yield
-        finally:
-            program.current_block_idx = inside

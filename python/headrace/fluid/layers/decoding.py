@@ -21,7 +21,7 @@ from headrace.fluid.layers.nn import (
     topk,
 )
 from headrace.fluid.layers.rearrange import expand, gather_nd, shape, stack
-from headrace.fluid.layers.rnn_cells import RNNCell, swap_first
+from headrace.fluid.layers.rnn_cells import RNNCell, select_rows, swap_first
 from headrace.fluid.layers.structure import flatten, map_structure
 from headrace.fluid.layers.tensor import (
     assign,
@@ -305,7 +305,7 @@ def dynamic_decode(
             counted = lengths + cast(logical_not(finished), "int64")
             if impute_finished:
                 kept = cast(finished, "float32")
-                next_states = map_structure(lambda new, old: _kept(new, old, kept), next_states, states)
+                next_states = map_structure(lambda new, old: select_rows(kept, old, new), next_states, states)
         else:
             counted = getattr(next_states, "lengths", lengths)
         for output in flatten(outputs):
@@ -337,20 +337,10 @@ def _unfinished(finished: Variable) -> Variable:
 
 def _outer_array(like: Variable) -> Variable:
     """An array in the block around the one that is being described."""
-    program = LayerHelper("dynamic_decode").main_program
-    inside = program.current_block_idx
-    program._rollback()
-    try:
+    with LayerHelper("dynamic_decode").main_program._block_guard():
         return control_flow.create_array(like.dtype)
-    finally:
-        program.current_block_idx = inside
 
 
 def _replace(old: Variable, new: Variable) -> None:
     """Has the next step find ``new`` in ``old``."""
     assign(new, output=old)
-
-
-def _kept(new: Variable, old: Variable, kept: Variable) -> Variable:
-    """``old`` in the rows where ``kept`` is 1, ``new`` in those where it is 0."""
-    return elementwise_mul(old, kept, axis=0) + elementwise_mul(new, 1.0 - kept, axis=0)

@@ -32,12 +32,13 @@ __all__ = [
 Numbers = Union[float, Sequence[float]]
 
 
-def _outputs(
-    op_type: str, inputs: Mapping[str, Variable], dtypes: Mapping[str, Any], attrs: Mapping[str, Any], name: str | None
+def append_without_gradient(
+    op_type: str, inputs: Mapping[str, Any], dtypes: Mapping[str, Any], attrs: Mapping[str, Any], name: str | None
 ) -> tuple[Variable, ...]:
-    """Adds an operator through which no gradient passes; ``dtypes``: of its outputs."""
+    """Adds an operator through which no gradient passes; ``dtypes``: of its outputs, which it returns."""
     for slot, value in inputs.items():
-        value = check_variable(value, slot, op_type)
+        for item in value if isinstance(value, list) else [value]:
+            check_variable(item, slot, op_type)
     helper = LayerHelper(op_type, name)
     outputs = {slot: helper.create_variable(dtype, stop_gradient=True) for slot, dtype in dtypes.items()}
     helper.append_op(inputs, outputs, attrs)
@@ -68,7 +69,7 @@ def iou_similarity(x: Variable, y: Variable, name: str | None = None, box_normal
     """
     dtype = check_variable(x, "x", "iou_similarity").dtype
     attrs = {"box_normalized": box_normalized}
-    return _outputs("iou_similarity", {"X": x, "Y": y}, {"Out": dtype}, attrs, name)[0]
+    return append_without_gradient("iou_similarity", {"X": x, "Y": y}, {"Out": dtype}, attrs, name)[0]
 
 
 def box_coder(
@@ -100,7 +101,7 @@ def box_coder(
         inputs["PriorBoxVar"] = prior_box_var
     elif prior_box_var is not None:
         attrs["variance"] = as_floats(prior_box_var, "prior_box_var", "box_coder")
-    return _outputs("box_coder", inputs, {"OutputBox": prior_box.dtype}, attrs, name)[0]
+    return append_without_gradient("box_coder", inputs, {"OutputBox": prior_box.dtype}, attrs, name)[0]
 
 
 def box_clip(input: Variable, im_info: Variable, name: str | None = None) -> Variable:
@@ -111,7 +112,7 @@ def box_clip(input: Variable, im_info: Variable, name: str | None = None) -> Var
         im_info: [images, 3]: height, width, and scale, by which these two are divided.
     """
     dtype = check_variable(input, "input", "box_clip").dtype
-    return _outputs("box_clip", {"Input": input, "ImInfo": im_info}, {"Output": dtype}, {}, name)[0]
+    return append_without_gradient("box_clip", {"Input": input, "ImInfo": im_info}, {"Output": dtype}, {}, name)[0]
 
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
@@ -124,7 +125,7 @@ def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
         The same in pixels of the image, of which four make one of ``input``.
     """
     dtype = check_variable(input, "input", "polygon_box_transform").dtype
-    return _outputs("polygon_box_transform", {"Input": input}, {"Output": dtype}, {}, name)[0]
+    return append_without_gradient("polygon_box_transform", {"Input": input}, {"Output": dtype}, {}, name)[0]
 
 
 def prior_box(
@@ -222,7 +223,7 @@ def _priors(
 ) -> tuple[Variable, Variable]:
     dtype = check_variable(input, "input", op_type).dtype
     dtypes = {"Boxes": dtype, "Variances": dtype}
-    boxes, variances = _outputs(op_type, {"Input": input, "Image": image}, dtypes, attrs, name)
+    boxes, variances = append_without_gradient(op_type, {"Input": input, "Image": image}, dtypes, attrs, name)
     return boxes, variances
 
 
@@ -248,7 +249,7 @@ def bipartite_match(
     attrs: dict[str, Any] = {} if match_type is None else {"match_type": match_type}
     if dist_threshold is not None:
         attrs["dist_threshold"] = float(dist_threshold)
-    indices, dist = _outputs("bipartite_match", {"DistMat": dist_matrix}, dtypes, attrs, name)
+    indices, dist = append_without_gradient("bipartite_match", {"DistMat": dist_matrix}, dtypes, attrs, name)
     return indices, dist
 
 
@@ -275,7 +276,7 @@ def target_assign(
         inputs["NegIndices"] = negative_indices
     attrs = {} if mismatch_value is None else {"mismatch_value": int(mismatch_value)}
     dtypes = {"Out": input.dtype, "OutWeight": "float32"}
-    targets, weights = _outputs("target_assign", inputs, dtypes, attrs, name)
+    targets, weights = append_without_gradient("target_assign", inputs, dtypes, attrs, name)
     return targets, weights
 
 
@@ -345,4 +346,4 @@ def nms(
     dtypes = {"Out": check_variable(bboxes, "bboxes", op_type).dtype}
     if op_type == "multiclass_nms2":
         dtypes["Index"] = core.VarType.INT32
-    return _outputs(op_type, {"BBoxes": bboxes, "Scores": scores}, dtypes, attrs, name)
+    return append_without_gradient(op_type, {"BBoxes": bboxes, "Scores": scores}, dtypes, attrs, name)

@@ -15,7 +15,7 @@ from typing import Any, Union
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
-from headrace.fluid.layers.detection import as_floats
+from headrace.fluid.layers.detection import append_without_gradient, as_floats
 from headrace.fluid.layers.rearrange import gather
 from headrace.fluid.layers.tensor import reshape
 
@@ -33,19 +33,6 @@ __all__ = [
 ]
 
 Numbers = Union[float, Sequence[float]]
-
-
-def _append(
-    layer: str, name: str | None, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any]
-) -> list[Variable]:
-    """The outputs of an operator, by slot and dtype, through which no gradient goes."""
-    for slot, value in inputs.items():
-        for item in value if isinstance(value, list) else [value]:
-            item = check_variable(item, slot, layer)
-    helper = LayerHelper(layer, name)
-    made = {slot: helper.create_variable(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
-    helper.append_op(inputs, made, attrs)
-    return list(made.values())
 
 
 def anchor_generator(
@@ -80,8 +67,8 @@ def anchor_generator(
         "offset": float(offset),
     }
     dtype = check_variable(input, "input", "anchor_generator").dtype
-    anchors, variances = _append(
-        "anchor_generator", name, {"Input": input}, {"Anchors": dtype, "Variances": dtype}, attrs
+    anchors, variances = append_without_gradient(
+        "anchor_generator", {"Input": input}, {"Anchors": dtype, "Variances": dtype}, attrs, name
     )
     return anchors, variances
 
@@ -131,7 +118,7 @@ def generate_proposals(
     }
     dtype = check_variable(scores, "scores", "generate_proposals").dtype
     outputs = {"RpnRois": dtype, "RpnRoiProbs": dtype}
-    rois, probabilities = _append("generate_proposals", name, inputs, outputs, attrs)
+    rois, probabilities = append_without_gradient("generate_proposals", inputs, outputs, attrs, name)
     return rois, probabilities
 
 
@@ -147,7 +134,7 @@ def _targets(
         "BBoxInsideWeight": dtype,
         **more,
     }
-    located, scored, *others = _append(layer, None, inputs, outputs, attrs)
+    located, scored, *others = append_without_gradient(layer, inputs, outputs, attrs, None)
     return located, scored, others
 
 
@@ -312,7 +299,9 @@ def generate_proposal_labels(
         "BboxInsideWeights": dtype,
         "BboxOutsideWeights": dtype,
     }
-    rois, labels, targets, inside, outside = _append("generate_proposal_labels", None, inputs, outputs, attrs)
+    rois, labels, targets, inside, outside = append_without_gradient(
+        "generate_proposal_labels", inputs, outputs, attrs, None
+    )
     return rois, labels, targets, inside, outside
 
 
@@ -354,7 +343,7 @@ def generate_mask_labels(
         "MaskInt32": "int32",
     }
     attrs = {"num_classes": int(num_classes), "resolution": int(resolution)}
-    of_masks, numbers, masks = _append("generate_mask_labels", None, inputs, outputs, attrs)
+    of_masks, numbers, masks = append_without_gradient("generate_mask_labels", inputs, outputs, attrs, None)
     return of_masks, numbers, masks
 
 
@@ -395,7 +384,7 @@ def retinanet_detection_output(
     if not scores:
         raise errors.InvalidArgument("layers.retinanet_detection_output: there has to be a level at least")
     dtype = check_variable(scores[0], "scores", "retinanet_detection_output").dtype
-    return _append("retinanet_detection_output", None, inputs, {"Out": dtype}, attrs)[0]
+    return append_without_gradient("retinanet_detection_output", inputs, {"Out": dtype}, attrs, None)[0]
 
 
 def distribute_fpn_proposals(
@@ -448,7 +437,7 @@ def collect_fpn_proposals(
     inputs = {"MultiLevelRois": list(multi_rois[:count]), "MultiLevelScores": list(multi_scores[:count])}
     dtype = check_variable(multi_rois[0], "multi_rois", "collect_fpn_proposals").dtype
     attrs = {"post_nms_topN": int(post_nms_top_n)}
-    return _append("collect_fpn_proposals", name, inputs, {"FpnRois": dtype}, attrs)[0]
+    return append_without_gradient("collect_fpn_proposals", inputs, {"FpnRois": dtype}, attrs, name)[0]
 
 
 def box_decoder_and_assign(
@@ -479,5 +468,7 @@ def box_decoder_and_assign(
     }
     dtype = check_variable(prior_box, "prior_box", "box_decoder_and_assign").dtype
     outputs = {"DecodeBox": dtype, "OutputAssignBox": dtype}
-    decoded, assigned = _append("box_decoder_and_assign", name, inputs, outputs, {"box_clip": float(box_clip)})
+    decoded, assigned = append_without_gradient(
+        "box_decoder_and_assign", inputs, outputs, {"box_clip": float(box_clip)}, name
+    )
     return decoded, assigned

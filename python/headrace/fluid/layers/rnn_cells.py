@@ -123,19 +123,20 @@ class _Unit:
                     f"{self._helper.layer_type}: the width of the input has to be known, it has shape "
                     f"{list(inputs[0].shape)}"
                 )
-            weight = self._helper.create_parameter(_suffixed(self._param_attr, suffix), [size, width], self._dtype)
+            weight = self._helper.create_parameter(suffixed(self._param_attr, suffix), [size, width], self._dtype)
             if weight is None:
                 raise errors.InvalidArgument(
                     f"{self._helper.layer_type}: param_attr=False is not supported; the cell needs weights"
                 )
-            bias = self._helper.create_parameter(_suffixed(self._bias_attr, suffix), [width], self._dtype, is_bias=True)
+            bias = self._helper.create_parameter(suffixed(self._bias_attr, suffix), [width], self._dtype, is_bias=True)
             self._parameters[suffix] = (weight, bias)
         weight, bias = self._parameters[suffix]
         product = matmul(joined, weight)
         return product if bias is None else elementwise_add(product, bias)
 
 
-def _suffixed(attr: ParamAttrLike, suffix: str) -> ParamAttrLike:
+def suffixed(attr: ParamAttrLike, suffix: str) -> ParamAttrLike:
+    """``attr``, whose name, if it has one, ends in ``suffix``."""
     known = ParamAttr._to_attr(attr)
     return attr if known is None or known.name is None or not suffix else known._named(known.name + suffix)
 
@@ -319,7 +320,7 @@ def rnn(
         outputs, after = cell(now, states, **kwargs)
         if mask is not None:
             step_mask = network.step_input(mask)
-            after = map_structure(lambda new, old: _masked(new, old, step_mask), after, states)
+            after = map_structure(lambda new, old: select_rows(step_mask, new, old), after, states)
         map_structure(network.update_memory, states, after)
         for item in [*flatten(outputs), *flatten(after)]:
             network.step_output(item)
@@ -334,7 +335,7 @@ def rnn(
     return whole, pack(after, [item[-1] for item in collected[count:]])
 
 
-def _masked(new: Variable, old: Variable, mask: Variable) -> Variable:
-    """``new`` in the rows where the mask is 1, ``old`` in those where it is 0."""
-    kept = elementwise_mul(old, 1.0 - mask, axis=0)
-    return elementwise_mul(new, mask, axis=0) + kept
+def select_rows(mask: Variable, ones: Variable, zeros: Variable) -> Variable:
+    """``ones`` in the rows where the mask is 1, ``zeros`` in those where it is 0."""
+    kept = elementwise_mul(zeros, 1.0 - mask, axis=0)
+    return elementwise_mul(ones, mask, axis=0) + kept

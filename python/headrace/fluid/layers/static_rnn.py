@@ -124,7 +124,7 @@ class StaticRNN:
             if shape is None or batch_ref is None:
                 raise errors.InvalidArgument("StaticRNN.memory: either init is needed, or shape and batch_ref")
             like = self._inputs.get(check_variable(batch_ref, "batch_ref", "StaticRNN.memory").name, batch_ref)
-            with self._outside():
+            with self._helper.main_program._block_guard():
                 init = fill_constant_batch_size_like(
                     like, shape, like.dtype, init_value, ref_batch_dim_idx, init_batch_dim_idx
                 )
@@ -167,17 +167,6 @@ class StaticRNN:
         if self._block is None:
             raise errors.FailedPrecondition(f"StaticRNN.{method} must be called in the step")
         return self._block
-
-    @contextlib.contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Within it, layers are added to the block around the step."""
-        program = self._helper.main_program
-        inside = program.current_block_idx
-        program._rollback()
-        try:
-            yield
-        finally:
-            program.current_block_idx = inside
 
     def _check_complete(self) -> None:
         if self._steps is None or not self._step_outputs:

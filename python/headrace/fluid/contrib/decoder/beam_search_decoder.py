@@ -324,13 +324,8 @@ class BeamSearchDecoder:
         if is_ids and is_scores:
             raise errors.InvalidArgument("BeamSearchDecoder.read_array: either words or scores, not both")
         check_variable(init, "init", "BeamSearchDecoder.read_array")
-        program = self._helper.main_program
-        inside = program.current_block_idx
-        program.current_block_idx = self._outside
-        try:
+        with self._helper.main_program._block_guard(self._outside):
             array = array_write(init, self._first)
-        finally:
-            program.current_block_idx = inside
         if is_ids or is_scores:
             self._results["ids" if is_ids else "scores"] = array
         before = array_read(array, self._step)

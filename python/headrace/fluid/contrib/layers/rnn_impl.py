@@ -9,8 +9,8 @@ from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_variable
 from headrace.fluid.layers import concat, dropout, reshape, stack
-from headrace.fluid.layers.rnn_cells import BasicGRUUnit, BasicLSTMUnit, RNNCell, rnn
-from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
+from headrace.fluid.layers.rnn_cells import BasicGRUUnit, BasicLSTMUnit, RNNCell, rnn, suffixed
+from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
 
@@ -31,11 +31,6 @@ class _Cell(RNNCell):
     @property
     def state_shape(self) -> list[list[int]]:
         return [[self._unit.hidden_size]] * self._states
-
-
-def _named(attr: ParamAttrLike, suffix: str) -> ParamAttrLike:
-    known = ParamAttr._to_attr(attr)
-    return attr if known is None or known.name is None else known._named(known.name + suffix)
 
 
 def _network(
@@ -71,8 +66,8 @@ def _network(
         for layer in range(num_layers):
             unit = make(
                 f"{name}{label}{layer}",
-                _named(param_attr, f"_{short}_w_{layer}"),
-                _named(bias_attr, f"_{short}_b_{layer}"),
+                suffixed(param_attr, f"_{short}_w_{layer}"),
+                suffixed(bias_attr, f"_{short}_b_{layer}"),
             )
             cell = _Cell(unit, len(initial))
             place = layer * directions + direction
