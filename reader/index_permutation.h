@@ -1,5 +1,5 @@
 // A pseudo-random permutation of [0, length) that needs no list: each index is computed on its own, in O(1). Which
-// loaders have this order is decided in python/headrace/data/_order/choice.py.
+// loaders have this order is decided in python/headrace/data/_order/choose_order.py.
 //
 // A balanced Feistel network over the smallest even number of bits that holds `length`, walked until the value falls
 // inside (cycle walking, after Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). A Feistel network is

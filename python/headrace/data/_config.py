@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace._warnings import warn
-from headrace.data._arguments import (
+from headrace.data._argument_checks import (
     MAX_SEED,
     function,
     import_tqdm,

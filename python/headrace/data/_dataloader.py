@@ -17,7 +17,7 @@ from headrace import _core, errors
 from headrace._traced import traced_loaders
 from headrace._weak_collections import WeakBag
 from headrace.data._argument import Argument
-from headrace.data._arguments import import_tqdm, integer
+from headrace.data._argument_checks import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._datasets.datasets import has_state
 from headrace.data._iteration.engine import Engine
@@ -27,7 +27,7 @@ from headrace.data._iteration.iterator import BatchIterator
 from headrace.data._iteration.progress import Progress
 from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
-from headrace.data._order.choice import batches_per_epoch, upcoming
+from headrace.data._order.choose_order import batches_per_epoch, upcoming
 from headrace.data._randomness.sample_seeds import worker_base_seed
 from headrace.data._randomness.torch_generators import draw_torch_seed
 from headrace.data._reports.timeline import trace_events, write_timeline

@@ -299,6 +299,21 @@ class LayerHelper:
             init(variable, startup)
         return parameter
 
+    def create_weight(
+        self,
+        attr: ParamAttrLike,
+        shape: Sequence[int],
+        dtype: Any,
+        default_initializer: initializer.Initializer | None = None,
+    ) -> Variable:
+        """A parameter that the layer cannot do without. InvalidArgument if ``attr`` is False."""
+        weight = self.create_parameter(attr, shape, dtype, default_initializer=default_initializer)
+        if weight is None:
+            raise errors.InvalidArgument(
+                f"layers.{self.layer_type}: param_attr=False is not supported; the layer needs the parameter"
+            )
+        return weight
+
     def _normalized(
         self,
         attr: WeightNormParamAttr,

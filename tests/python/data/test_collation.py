@@ -10,9 +10,9 @@ import pytest
 from loader_datasets import Everything, KeyOrder, Point, Samples, same
 
 from headrace.data import DataLoader, default_collate
-from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.describe import describe
 from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.rebuild import decode_tree
 
 
 def load(samples: list[Any], **arguments: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from headrace import _core
 from headrace.data._samples.batch_tree import LAYOUT_DIMS
 from headrace.data._samples.flatten import Flattener
-from headrace.data._samples.planned import Planned
+from headrace.data._samples.planned_arrays import Planned
 from headrace.data._samples.ragged import Ragged
 
 DTYPES = [np.dtype(code) for code in ("<i8", "<f4", ">f4", "?", "<U3", "M8[s]")]

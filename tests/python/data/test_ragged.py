@@ -12,9 +12,9 @@ from loader_datasets import Point, Samples, same
 import headrace.fluid as fluid
 from headrace.data import DataLoader, default_collate
 from headrace.data._samples.collation import collate_in_place
-from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.ragged import Ragged
+from headrace.data._samples.rebuild import decode_tree
 from headrace.fluid import core
 
 

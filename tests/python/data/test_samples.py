@@ -20,9 +20,9 @@ from loader_datasets import Point, Samples, same
 
 from headrace.data import DataLoader, default_collate, default_convert
 from headrace.data._samples.collation import collate_in_place
-from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.pickling import dumps_sample, loads_sample
+from headrace.data._samples.rebuild import decode_tree
 
 
 class Color(enum.IntEnum):

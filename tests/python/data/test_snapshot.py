@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headrace.data._workers import snapshot as _snapshot
-from headrace.data._workers.snapshot import Snapshot
+from headrace.data._workers import dataset_snapshot as _snapshot
+from headrace.data._workers.dataset_snapshot import Snapshot
 
 
 class Thing:

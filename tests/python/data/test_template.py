@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from headrace.data._system.life_line import LifeLine
-from headrace.data._workers import template as _template
-from headrace.data._workers.template import Template, TemplateGone
+from headrace.data._workers import fork_template as _template
+from headrace.data._workers.fork_template import Template, TemplateGone
 
 CONTEXT = multiprocessing.get_context("fork")
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace import errors
 from headrace.data import DataLoader, Subset, get_worker_info
-from headrace.data._workers import updates
+from headrace.data._workers import dataset_updates as updates
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 

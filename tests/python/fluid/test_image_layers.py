@@ -188,7 +188,7 @@ def test_volumes_that_do_not_fit_are_refused() -> None:
             layer(x, 2, filter_size=(2, 2))
         with pytest.raises(errors.InvalidArgument, match="3 groups"):
             layer(x, 3, filter_size=2, groups=3)
-        with pytest.raises(errors.InvalidArgument, match="needs filters"):
+        with pytest.raises(errors.InvalidArgument, match="needs the parameter"):
             layer(x, 3, filter_size=2, param_attr=False)
     with pytest.raises(errors.InvalidArgument, match="pool_size"):
         layers.pool3d(x)

@@ -60,7 +60,7 @@ def test_nce_refuses_what_does_not_fit() -> None:
     for distribution in (None, [0.5, 0.5], [0.0, 0.0, 0.0], [-1.0, 1.0, 1.0]):
         with pytest.raises(errors.InvalidArgument, match="3 probabilities"):
             layers.nce(x, label, 3, sampler="custom_dist", custom_dist=distribution)
-    with pytest.raises(errors.InvalidArgument, match="needs weights"):
+    with pytest.raises(errors.InvalidArgument, match="needs the parameter"):
         layers.nce(x, label, 3, param_attr=False)
     with pytest.raises(errors.InvalidArgument, match=r"\[N, D\]"):
         layers.nce(layers.data("cube", [2, 2]), label, 3)

@@ -137,5 +137,5 @@ def test_deformable_layers_refuse_what_they_cannot_use() -> None:
         layers.deformable_conv(x, offset, None, 8, 3, padding=1)
     with pytest.raises(errors.InvalidArgument, match="4 channels cannot be split into 3 groups"):
         layers.deformable_conv(x, offset, offset, 8, 3, padding=1, groups=3)
-    with pytest.raises(errors.InvalidArgument, match="the layer needs filters"):
+    with pytest.raises(errors.InvalidArgument, match="the layer needs the parameter"):
         layers.deformable_conv(x, offset, offset, 8, 3, padding=1, param_attr=False)

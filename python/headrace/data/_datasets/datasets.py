@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._arguments import is_torch_generator
+from headrace.data._argument_checks import is_torch_generator
 from headrace.data._randomness.sample_seeds import record_generator
 from headrace.data._samplers.permuted_range import PermutedRange
 from headrace.data._samplers.seeds import fresh_seed, import_torch_data, seed_of

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._arguments import integer
+from headrace.data._argument_checks import integer
 from headrace.data._datasets.datasets import wants_rng
 
 

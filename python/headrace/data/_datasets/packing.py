@@ -14,7 +14,7 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._arguments import positive
+from headrace.data._argument_checks import positive
 from headrace.data._datasets.datasets import (
     ComposedDataset,
     IterableDataset,

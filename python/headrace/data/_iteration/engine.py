@@ -24,15 +24,15 @@ from headrace.data._iteration.setup import (
     worker_task,
 )
 from headrace.data._iteration.state import Position
-from headrace.data._order.choice import make_plan
+from headrace.data._order.choose_order import make_plan
 from headrace.data._reports.stats import summarize
 from headrace.data._samples.device_copies import DeviceCopies
-from headrace.data._samples.hand_over import HandOver
+from headrace.data._samples.in_process_batches import HandOver
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
+from headrace.data._workers.dataset_snapshot import Snapshot
 from headrace.data._workers.errors import KeptErrors, decode_error
 from headrace.data._workers.group import WorkerGroup
 from headrace.data._workers.sample_maker import SampleMaker
-from headrace.data._workers.snapshot import Snapshot
 from headrace.data._workers.stalls import stall_watch
 
 WaitOutcome = _core.WaitOutcome

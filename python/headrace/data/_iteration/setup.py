@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from headrace.data._arguments import start_context
+from headrace.data._argument_checks import start_context
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
 from headrace.data._samples.collation import default_collate
-from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.device_copies import DeviceCopies
-from headrace.data._samples.hand_over import HandOver
+from headrace.data._samples.in_process_batches import HandOver
+from headrace.data._samples.rebuild import decode_tree
 from headrace.data._workers.stream_reader import StreamStart, StreamTask
 from headrace.data._workers.task import WorkerTask
 

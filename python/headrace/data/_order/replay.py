@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace import errors
-from headrace.data._arguments import integer
+from headrace.data._argument_checks import integer
 from headrace.data._order.index_plan import (
     IndexPlan,
     Indices,

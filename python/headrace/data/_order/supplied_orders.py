@@ -1,4 +1,4 @@
-"""Which samples make up which batch: the plans of which ``choice`` picks one.
+"""Which samples make up which batch: the plans of which ``choose_order`` picks one.
 
 The C++ scheduler computes sequential and seeded random orders (``reader/index_permutation.h``); every other order is a
 plan, from which Python supplies the scheduler with indices.

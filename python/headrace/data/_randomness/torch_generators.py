@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.data._arguments import integer, is_torch_generator
+from headrace.data._argument_checks import integer, is_torch_generator
 
 
 def draw_torch_seed(generator: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from headrace.data._arguments import MAX_SEED, integer
+from headrace.data._argument_checks import MAX_SEED, integer
 from headrace.data._samplers.permuted_range import BLOCK, Int64Array, checked_range
 from headrace.data._samplers.seeds import checked_seed, fresh_seed
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from headrace import _core
-from headrace.data._arguments import is_torch_generator, positive
+from headrace.data._argument_checks import is_torch_generator, positive
 from headrace.data._samplers.draws import random_words, scaled_words
 from headrace.data._samplers.permuted_range import BLOCK, Int64Array, checked_range, permuted_indices
 from headrace.data._samplers.protocols import Sampler, SeekableSampler

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.data._arguments import MAX_SEED, integer, number
+from headrace.data._argument_checks import MAX_SEED, integer, number
 
 
 def import_torch_data() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._arguments import is_torch_generator, positive
+from headrace.data._argument_checks import is_torch_generator, positive
 from headrace.data._samplers.draws import random_words, scaled_words, unit_words
 from headrace.data._samplers.permuted_range import Int64Array
 from headrace.data._samplers.protocols import SeekableSampler

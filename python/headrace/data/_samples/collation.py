@@ -27,7 +27,7 @@ from headrace.data._samples.containers import (
     shell_of,
 )
 from headrace.data._samples.describe import Description
-from headrace.data._samples.planned import Planned, copying
+from headrace.data._samples.planned_arrays import Planned, copying
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
 

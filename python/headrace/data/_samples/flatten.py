@@ -27,8 +27,8 @@ from headrace.data._samples.batch_tree import (
 from headrace.data._samples.containers import (
     is_namedtuple,
 )
-from headrace.data._samples.memory import array_or_none, is_sendable, pickle_batch, pickles_as
-from headrace.data._samples.planned import Planned, copying
+from headrace.data._samples.overlapping_arrays import array_or_none, is_sendable, pickle_batch, pickles_as
+from headrace.data._samples.planned_arrays import Planned, copying
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.tensors import (
     Array,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._samples.planned import Planned
+from headrace.data._samples.planned_arrays import Planned
 from headrace.data._samples.tensors import (
     EXTENSION_TYPES,
     Array,

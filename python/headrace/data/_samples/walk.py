@@ -17,7 +17,7 @@ from headrace.data._samples.containers import (
     is_sequence,
     shell_of,
 )
-from headrace.data._samples.planned import Planned, copying
+from headrace.data._samples.planned_arrays import Planned, copying
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.tensors import (
     EXTENSION_TYPES,

@@ -19,11 +19,11 @@ import numpy as np
 from headrace import _core, errors
 from headrace.data._randomness.sample_seeds import successor_seed
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
+from headrace.data._workers.dataset_updates import UpdateReader
 from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
 from headrace.data._workers.task import WorkerSetup, WorkerTask
-from headrace.data._workers.updates import UpdateReader
 
 
 def _seed_generators(seed: int, worker_id: int) -> None:

@@ -20,7 +20,9 @@ from headrace import _core, errors
 from headrace.data._system.interpreter_exit import interpreter_exits, process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._system.memory_kills import MemoryKills
+from headrace.data._workers.dataset_updates import UpdateLog, started_at
 from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
+from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import (
     close,
     close_descriptors,
@@ -46,8 +48,6 @@ from headrace.data._workers.start_checks import (
 )
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
-from headrace.data._workers.template import Template, TemplateGone
-from headrace.data._workers.updates import UpdateLog, started_at
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
 # logger has registered for the end of a process runs.

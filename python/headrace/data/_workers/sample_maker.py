@@ -28,9 +28,10 @@ from headrace.data._randomness.sample_seeds import (
 from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
 from headrace.data._samples.describe import describe, sample_prototype
 from headrace.data._samples.flatten import Flattener
-from headrace.data._samples.hand_over import HandOver, describe_as_is
+from headrace.data._samples.in_process_batches import HandOver, describe_as_is
 from headrace.data._samples.pickling import dumps_from, dumps_sample, loads_sample
 from headrace.data._samples.tensor_columns import TensorColumns, tensor_columns
+from headrace.data._workers.dataset_updates import UpdateError, UpdateReader, started_at
 from headrace.data._workers.deaths import pause_before_retry
 from headrace.data._workers.errors import (
     KeptErrors,
@@ -43,7 +44,6 @@ from headrace.data._workers.errors import (
 from headrace.data._workers.info import WorkerInfo, get_worker_info
 from headrace.data._workers.stream_reader import StreamReader
 from headrace.data._workers.task import WorkerTask
-from headrace.data._workers.updates import UpdateError, UpdateReader, started_at
 
 
 class SampleMaker:

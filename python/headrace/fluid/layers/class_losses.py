@@ -77,9 +77,7 @@ def nce(
     if sampler not in samplers:
         raise errors.InvalidArgument(f"layers.nce: sampler must be one of {', '.join(samplers)}, got {sampler!r}")
     helper = LayerHelper("nce", name)
-    weight = helper.create_parameter(param_attr, [num_total_classes, _width(input, "nce")], input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument("layers.nce: param_attr=False is not supported; the layer needs weights")
+    weight = helper.create_weight(param_attr, [num_total_classes, _width(input, "nce")], input.dtype)
     inputs: dict[str, Variable | None] = {
         "Input": input,
         "Label": check_variable(label, "label", "nce"),
@@ -219,9 +217,7 @@ def hsigmoid(
         raise errors.InvalidArgument(f"layers.hsigmoid: num_classes must be 2 or more, got {num_classes}")
     helper = LayerHelper("hierarchical_sigmoid", name)
     nodes = num_classes if is_custom else num_classes - 1
-    weight = helper.create_parameter(param_attr, [nodes, _width(input, "hsigmoid")], input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument("layers.hsigmoid: param_attr=False is not supported; the layer needs weights")
+    weight = helper.create_weight(param_attr, [nodes, _width(input, "hsigmoid")], input.dtype)
     inputs = {
         "X": input,
         "W": weight,

@@ -128,15 +128,6 @@ def _check_images(input: Variable, layer: str, dimensions: int, channels_last: b
     return channels, dims[1:]
 
 
-def _filters(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], **kwargs: Any) -> Variable:
-    weight = helper.create_parameter(attr, shape, **kwargs)
-    if weight is None:
-        raise errors.InvalidArgument(
-            f"layers.{helper.layer_type}: param_attr=False is not supported; the layer needs filters"
-        )
-    return weight
-
-
 def _convolve(
     layer: str,
     input: Variable,
@@ -161,11 +152,10 @@ def _convolve(
         raise errors.InvalidArgument(f"layers.{layer}: {channels} channels cannot be split into {groups} groups")
     kernel = _kernel(filter_size, layer, dimensions)
     helper = LayerHelper(layer, name)
-    weight = _filters(
-        helper,
+    weight = helper.create_weight(
         param_attr,
         [num_filters, channels // groups, *kernel],
-        dtype=input.dtype,
+        input.dtype,
         default_initializer=initializer.Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * channels))),
     )
     out = helper.create_variable(input.dtype)
@@ -272,7 +262,7 @@ def _transpose(
     else:
         raise errors.InvalidArgument(f"layers.{layer}: filter_size, or output_size and known dims, are needed")
     helper = LayerHelper(layer, name)
-    weight = _filters(helper, param_attr, [channels, num_filters // groups, *kernel], dtype=input.dtype)
+    weight = helper.create_weight(param_attr, [channels, num_filters // groups, *kernel], input.dtype)
     out = helper.create_variable(input.dtype)
     attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
     attrs["data_format"] = data_format

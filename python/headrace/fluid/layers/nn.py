@@ -103,9 +103,7 @@ def fc(
                 f"layers.fc: the dimensions of '{x.name}' from {num_flatten_dims} on have to be known, "
                 f"got {list(x.shape)}"
             )
-        weight = helper.create_parameter(attr, [math.prod(rows), size], x.dtype)
-        if weight is None:
-            raise errors.InvalidArgument("layers.fc: param_attr=False is not supported; the layer needs weights")
+        weight = helper.create_weight(attr, [math.prod(rows), size], x.dtype)
         product = helper.create_variable(x.dtype)
         helper.append_op(
             {"X": x, "Y": weight},
@@ -360,11 +358,7 @@ def bilinear_tensor_product(
             )
         widths.append(dims[1])
     helper = LayerHelper("bilinear_tensor_product", name)
-    weight = helper.create_parameter(param_attr, [size, *widths], x.dtype)
-    if weight is None:
-        raise errors.InvalidArgument(
-            "layers.bilinear_tensor_product: param_attr=False is not supported; the layer needs weights"
-        )
+    weight = helper.create_weight(param_attr, [size, *widths], x.dtype)
     bias = helper.create_parameter(bias_attr, [1, size], x.dtype, is_bias=True)
     out = helper.create_variable(x.dtype)
     helper.append_op({"X": x, "Y": y, "Weight": weight, "Bias": bias}, {"Out": out})
@@ -574,9 +568,7 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
     shape = {"all": [1], "channel": [1, *channels, 1, 1], "element": [1, *x.shape[1:]]}
     if mode not in shape:
         raise errors.InvalidArgument(f"layers.prelu: mode has to be 'all', 'channel' or 'element', got {mode!r}")
-    alpha = helper.create_parameter(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(1.0))
-    if alpha is None:
-        raise errors.InvalidArgument("layers.prelu: param_attr=False is not supported; the layer needs slopes")
+    alpha = helper.create_weight(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(1.0))
     out = helper.create_variable(x.dtype)
     helper.append_op({"X": x, "Alpha": alpha}, {"Out": out}, {"mode": mode})
     return out

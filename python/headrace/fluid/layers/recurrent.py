@@ -17,15 +17,6 @@ __all__ = ["dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "gru_unit", "lstm_uni
 _ACTIVATIONS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
 
-def _weight(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], input: Variable) -> Variable:
-    weight = helper.create_parameter(attr, shape, input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument(
-            f"layers.{helper.layer_type}: param_attr=False is not supported; the layer needs weights"
-        )
-    return weight
-
-
 def _parts(layer: str, size: int, parts: int) -> int:
     if size <= 0 or size % parts != 0:
         raise errors.InvalidArgument(f"layers.{layer}: size must be {parts} times the width of the state, got {size}")
@@ -94,7 +85,7 @@ def dynamic_lstm(
     helper = LayerHelper("lstm", name)
     width = _parts("dynamic_lstm", size, 4)
     input = check_variable(input, "input", "dynamic_lstm")
-    inputs = {"Input": input, "Weight": _weight(helper, param_attr, [width, 4 * width], input)}
+    inputs = {"Input": input, "Weight": helper.create_weight(param_attr, [width, 4 * width], input.dtype)}
     attrs = {
         "use_peepholes": use_peepholes,
         "is_reverse": is_reverse,
@@ -154,8 +145,8 @@ def dynamic_lstmp(
         attrs_of = [attr._named(attr.name + suffix) for suffix in (".w", ".proj")]
     inputs = {
         "Input": input,
-        "Weight": _weight(helper, attrs_of[0] or False, [proj_size, 4 * width], input),
-        "ProjWeight": _weight(helper, attrs_of[1] or False, [width, proj_size], input),
+        "Weight": helper.create_weight(attrs_of[0] or False, [proj_size, 4 * width], input.dtype),
+        "ProjWeight": helper.create_weight(attrs_of[1] or False, [width, proj_size], input.dtype),
     }
     attrs = {
         "use_peepholes": use_peepholes,
@@ -203,7 +194,7 @@ def dynamic_gru(
     inputs = {
         "Input": input,
         "H0": h_0 if h_0 is None else check_variable(h_0, "h_0", "dynamic_gru"),
-        "Weight": _weight(helper, param_attr, [size, 3 * size], input),
+        "Weight": helper.create_weight(param_attr, [size, 3 * size], input.dtype),
         "Bias": helper.create_parameter(bias_attr, [1, 3 * size], input.dtype, is_bias=True),
     }
     hidden = helper.create_variable(input.dtype)
@@ -246,7 +237,7 @@ def gru_unit(
     inputs = {
         "Input": check_variable(input, "input", "gru_unit"),
         "HiddenPrev": check_variable(hidden, "hidden", "gru_unit"),
-        "Weight": _weight(helper, param_attr, [width, 3 * width], input),
+        "Weight": helper.create_weight(param_attr, [width, 3 * width], input.dtype),
         "Bias": helper.create_parameter(bias_attr, [1, 3 * width], input.dtype, is_bias=True),
     }
     state = helper.create_variable(input.dtype)

@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
-from headrace.fluid.layers.image import Size, _check_filters, _check_images, _extents, _filters, _kernel
+from headrace.fluid.layers.image import Size, _check_filters, _check_images, _extents, _kernel
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
@@ -222,11 +222,10 @@ def deformable_conv(
         )
     kernel = _kernel(filter_size, "deformable_conv", 2)
     helper = LayerHelper("deformable_conv", name)
-    weight = _filters(
-        helper,
+    weight = helper.create_weight(
         param_attr,
         [num_filters, channels // groups, *kernel],
-        dtype=input.dtype,
+        input.dtype,
         default_initializer=initializer.Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * channels))),
     )
     inputs = {"Input": input, "Offset": offset, "Filter": weight}

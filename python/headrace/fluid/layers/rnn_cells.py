@@ -123,11 +123,7 @@ class _Unit:
                     f"{self._helper.layer_type}: the width of the input has to be known, it has shape "
                     f"{list(inputs[0].shape)}"
                 )
-            weight = self._helper.create_parameter(suffixed(self._param_attr, suffix), [size, width], self._dtype)
-            if weight is None:
-                raise errors.InvalidArgument(
-                    f"{self._helper.layer_type}: param_attr=False is not supported; the cell needs weights"
-                )
+            weight = self._helper.create_weight(suffixed(self._param_attr, suffix), [size, width], self._dtype)
             bias = self._helper.create_parameter(suffixed(self._bias_attr, suffix), [width], self._dtype, is_bias=True)
             self._parameters[suffix] = (weight, bias)
         weight, bias = self._parameters[suffix]

@@ -203,9 +203,7 @@ def row_conv(
             f"got {list(input.shape)}"
         )
     helper = LayerHelper("row_conv")
-    filters = helper.create_parameter(param_attr, [future_context_size + 1, width], input.dtype)
-    if filters is None:
-        raise errors.InvalidArgument("layers.row_conv: param_attr=False is not supported; the layer needs weights")
+    filters = helper.create_weight(param_attr, [future_context_size + 1, width], input.dtype)
     out = helper.create_variable(input.dtype)
     helper.append_op({"X": input, "Filter": filters}, {"Out": out})
     return helper.append_activation(out, act)
@@ -312,9 +310,7 @@ def sequence_conv(
             f"layers.sequence_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
         )
     helper = LayerHelper("sequence_conv", name)
-    filters = helper.create_parameter(param_attr, [filter_size * width, num_filters], input.dtype)
-    if filters is None:
-        raise errors.InvalidArgument("layers.sequence_conv: param_attr=False is not supported; the layer needs filters")
+    filters = helper.create_weight(param_attr, [filter_size * width, num_filters], input.dtype)
     out = helper.create_variable(input.dtype)
     start = -(filter_size // 2) if padding_start is None else padding_start
     attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": filter_stride}
@@ -343,11 +339,7 @@ def linear_chain_crf(
             f"got {list(input.shape)}"
         )
     helper = LayerHelper("linear_chain_crf")
-    transition = helper.create_parameter(param_attr, [count + 2, count], input.dtype)
-    if transition is None:
-        raise errors.InvalidArgument(
-            "layers.linear_chain_crf: param_attr=False is not supported; the layer needs weights"
-        )
+    transition = helper.create_weight(param_attr, [count + 2, count], input.dtype)
     cost = helper.create_variable(input.dtype)
     slots = ("Alpha", "EmissionExps", "TransitionExps")
     outputs = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}

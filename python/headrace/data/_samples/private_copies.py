@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.data._samples.decode import build_arrays
-from headrace.data._samples.memory import Memory, find_shown, part_of
-from headrace.data._samples.planned import Planned
+from headrace.data._samples.overlapping_arrays import Memory, find_shown, part_of
+from headrace.data._samples.planned_arrays import Planned
+from headrace.data._samples.rebuild import build_arrays
 from headrace.data._samples.tensors import is_tensor, leaves_slot_unchanged
 from headrace.data._samples.walk import Walk
 

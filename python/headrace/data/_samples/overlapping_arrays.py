@@ -27,7 +27,7 @@ from headrace.data._samples.containers import (
     is_sequence,
 )
 from headrace.data._samples.pickling import unsendable
-from headrace.data._samples.planned import Planned, copying
+from headrace.data._samples.planned_arrays import Planned, copying
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.tensors import (
     Array,

@@ -23,12 +23,12 @@ from headrace.data._samples.containers import (
     make_sequence,
     shell_of,
 )
-from headrace.data._samples.copies import own_copies
-from headrace.data._samples.decode import Build
 from headrace.data._samples.describe import Description, describe, describe_whole
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.private_copies import own_copies
 from headrace.data._samples.ragged import Ragged
+from headrace.data._samples.rebuild import Build
 from headrace.data._samples.tensors import (
     array_of_tensor,
     is_plain_tensor,
