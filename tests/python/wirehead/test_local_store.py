@@ -257,11 +257,14 @@ def test_a_file_system_without_hard_links_is_refused(keys: dict[str, Any], monke
 
 
 def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], folder: Path) -> None:
-    cache = Cache(keys)
+    clock = [0.0]
+    cache = Cache(keys, clock=lambda: clock[0])
     fill(cache)
-    for path in (folder, *(table(cache, name) for name in ("swaps", "000000000001.samples.00", "leases"))):
-        (path / "2024-data.csv").write_text("a;b")
-        (path / "folder").mkdir()
+    tables = [table(cache, name) for name in ("swaps", "verified", "rounds", "graves", "leases")]
+    foreign = [path / name for path in (folder, *tables) for name in ("2024-data.csv", "000-notes.json", "folder")]
+    for path in (*foreign, table(cache, "000000000001.samples.00") / "2024-data.csv"):
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if path.name == "folder" else path.write_text('{"a": 1}' if path.suffix == ".json" else "a;b")
     for name in ("000000000009.backup", f"{cache.incarnation}.000000000009.chunks.old"):
         (folder / name).mkdir()
     assert cache.store.generations() == [1]
@@ -272,6 +275,13 @@ def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], 
     assert int(reader.read(2, 1)["data"][1]) == 1
     assert cache.fill(2) == 2
     reader.close()
+    manager = GenerationManager(cache)
+    for generation in range(2, 5):  # old entries, and leases that nobody renews, are removed
+        fill(cache, generation)
+        clock[0] += 1000
+        manager.step()
+        manager.close()
+    assert not [path for path in foreign if not path.exists()]
 
 
 @pytest.mark.parametrize("was_there", [False, True])

@@ -495,6 +495,8 @@ def read_file(reader: Variable) -> Any:
 def load(out: Variable, file_path: str, load_as_fp16: bool | None = None) -> None:
     """Reads ``out`` from a file that the operator ``save`` has written, here or in Fluid, whenever the program runs.
 
+    The file has to have the shape and dtype that ``out`` is declared with, if that declares a shape.
+
     Args:
         load_as_fp16: Fluid's; True is refused.
     """

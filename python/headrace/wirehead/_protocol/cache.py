@@ -401,6 +401,11 @@ def entry_key(generation: int, number: int) -> str:
     return f"{key(generation)}.{number:06d}" if number else key(generation)
 
 
+def is_entry_key(name: str) -> bool:
+    """Whether it is a key of :func:`entry_key`: what others have put there is left alone."""
+    return re.fullmatch(r"\d{12}(?:\.\d{6})?", name) is not None
+
+
 def _in_order(generation: int, find: Callable[[str], Document | None]) -> list[Document]:
     """The entries about a generation up to the first that ``find``, which is given a key, does not find."""
     entries: list[Document] = []

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.wirehead._format.sample import check_description, chunk_lengths
-from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, versions_of
+from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, is_entry_key, versions_of
 from headrace.wirehead._protocol.process import this_process, whose
 from headrace.wirehead._protocol.watch import MANAGER, Watch
 from headrace.wirehead._stores.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key
@@ -325,10 +325,10 @@ class GenerationManager:
             return None
         for table, first in (SWAPS, generation - _KEPT_SWAPS + 1), (VERIFIED, generation):
             for name in cache.store.scan(table):
-                if name < key(first):
+                if is_entry_key(name) and name < key(first):
                     cache.store.remove(table, name)
         for name, agreed in cache.store.scan(ROUNDS).items():
-            if agreed.get("generation", 0) < generation - 2:
+            if agreed.get("generation", generation) < generation - 2:
                 cache.store.remove(ROUNDS, name)
         self._swept = float("-inf")
         return swap

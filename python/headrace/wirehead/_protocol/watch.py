@@ -32,7 +32,8 @@ class Watch:
     def look(self) -> dict[str, Document]:
         """The leases that count now, by their keys."""
         store, before = self._cache.store, self._cache.clock()
-        found = store.scan(LEASES)
+        # A document without these is none of ours, and stays.
+        found = {key: lease for key, lease in store.scan(LEASES).items() if lease.keys() & {"beat", "generations"}}
         after = self._cache.clock()
         suspected = []
         for key, lease in found.items():
@@ -72,7 +73,8 @@ class Watch:
         store = self._cache.store
         for key in sorted(self.dead):
             store.remove(LEASES, key)
-        now, graves = self._cache.clock(), store.scan(GRAVES)
+        now = self._cache.clock()
+        graves = {key: grave for key, grave in store.scan(GRAVES).items() if "lease" in grave}
         self._graves = {key: self._graves.get(key, now) for key in graves}
         for key, since in self._graves.items():
             if now - since > 2 * self._cache.lasts(graves[key]) and key not in self._seen:
