@@ -31,7 +31,7 @@ bool ConvertNumber(From from, To* to) {
   } else if constexpr (!kIsInteger<From> && kIsInteger<To>) {
     return false;
   } else if constexpr (std::is_same_v<From, double> && std::is_same_v<To, float>) {
-    if (std::isfinite(from) && std::abs(from) > std::numeric_limits<float>::max()) {
+    if (std::isfinite(from) && !std::isfinite(static_cast<float>(from))) {
       return false;
     }
   }

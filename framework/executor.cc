@@ -439,7 +439,7 @@ void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
     const auto& tensor = fetch.variable->Get<LoDTensor>();
     HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", fetch.name,
                "': nothing has been written to it");
-    if (fetch.persistable || !tensor.allocation()->on_heap() || tensor.allocation().use_count() != 1) {
+    if (fetch.persistable || !tensor.IsSoleHolder()) {
       Tensor copy;
       copy.CopyFrom(tensor);
       fetched->emplace_back(std::move(copy), tensor.lod());

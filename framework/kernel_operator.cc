@@ -16,13 +16,6 @@ void CheckRows(const Variable& variable) {
   }
 }
 
-// Gives the tensor memory of its own, with the same contents, unless it has that already.
-void Unshare(Tensor* tensor) {
-  if (tensor->initialized() && (tensor->allocation().use_count() != 1 || !tensor->allocation()->on_heap())) {
-    tensor->CopyFrom(*tensor);
-  }
-}
-
 }  // namespace
 
 // Shape inference over tensors, just before the kernel runs.
@@ -259,7 +252,7 @@ void KernelOperator::RunKernel(const Scope& scope) {
   }
   for (Variable* variable : binding.in_place) {
     if (variable->IsType<LoDTensor>()) {
-      Unshare(variable->GetMutable<LoDTensor>());
+      variable->GetMutable<LoDTensor>()->Unshare();
     }
   }
   if (!warm || !OutputsAreAsBefore(binding)) {

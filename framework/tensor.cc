@@ -13,16 +13,6 @@ size_t ByteCount(int64_t numel, DataType dtype, const DDim& dims) {
   return bytes;
 }
 
-// Whether `allocation` may be written without anybody else seeing it. Copying and dropping the pointer makes this
-// thread see what former holders did before they let go: use_count() alone orders nothing.
-bool IsSoleHolder(const std::shared_ptr<Allocation>& allocation) {
-  if (allocation.use_count() != 1) {
-    return false;
-  }
-  std::shared_ptr<Allocation>(allocation).reset();
-  return true;
-}
-
 }  // namespace
 
 Tensor::Tensor(std::shared_ptr<Allocation> allocation, DataType dtype, DDim dims, size_t offset)
@@ -50,9 +40,8 @@ Tensor& Tensor::Resize(DDim dims) {
 
 void* Tensor::mutable_data(DataType dtype) {
   const size_t bytes = ByteCount(numel_, dtype, dims_);
-  const bool reuse = allocation_ != nullptr && allocation_->on_heap() && offset_ % SizeOf(dtype) == 0 &&
-                     offset_ <= allocation_->size() && bytes <= allocation_->size() - offset_ &&
-                     IsSoleHolder(allocation_);
+  const bool reuse = allocation_ != nullptr && offset_ % SizeOf(dtype) == 0 && offset_ <= allocation_->size() &&
+                     bytes <= allocation_->size() - offset_ && IsSoleHolder();
   if (!reuse) {
     allocation_ = Allocation::OnHeap(bytes);
     offset_ = 0;
@@ -70,6 +59,21 @@ const void* Tensor::raw_data() const {
 }
 
 void* Tensor::raw_mutable_data() { return const_cast<void*>(std::as_const(*this).raw_data()); }
+
+// Copying and dropping the pointer orders this after what former holders did: use_count() alone orders nothing.
+bool Tensor::IsSoleHolder() const {
+  if (allocation_ == nullptr || !allocation_->on_heap() || allocation_.use_count() != 1) {
+    return false;
+  }
+  std::shared_ptr<Allocation>(allocation_).reset();
+  return true;
+}
+
+void Tensor::Unshare() {
+  if (initialized() && !IsSoleHolder()) {
+    CopyFrom(*this);
+  }
+}
 
 Tensor Tensor::Slice(int64_t begin, int64_t end) const {
   HR_ENFORCE(!dims_.empty(), OutOfRange, "a scalar has no rows to slice");

@@ -58,6 +58,13 @@ class HEADRACE_API Tensor {
   // As raw_data, for writing in place into memory that is attached already; never allocates.
   void* raw_mutable_data();
 
+  // Whether it holds heap memory that nothing else holds: no one else sees what is written into it. What former holders
+  // did before they let go is visible to this thread.
+  bool IsSoleHolder() const;
+  // Gives it heap memory of its own with the same elements, unless it has that already, or has no memory. Throws
+  // FailedPrecondition if a Resize has outgrown memory that is shared.
+  void Unshare();
+
   // Rows [begin, end) of the first dimension, sharing this memory. Throws OutOfRange.
   Tensor Slice(int64_t begin, int64_t end) const;
 

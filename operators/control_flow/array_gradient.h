@@ -52,6 +52,9 @@ inline void AppendRows(const SelectedRows& from, SelectedRows* to) {
   HR_ENFORCE(to->rows().empty() || from.complete_dims() == to->complete_dims(), InvalidArgument,
              "the gradients of two steps differ: rows of a tensor of dims ", ToString(to->complete_dims()), " and ",
              ToString(from.complete_dims()));
+  HR_ENFORCE(to->rows().empty() || from.value().dtype() == to->value().dtype(), InvalidArgument,
+             "the gradients of two steps differ: rows of ", DataTypeName(to->value().dtype()), " and ",
+             DataTypeName(from.value().dtype()));
   const size_t before = to->rows().empty() ? 0 : to->value().nbytes();
   LoDTensor both;
   DDim dims = from.value().dims();
@@ -79,9 +82,7 @@ inline void AddToPlace(const LoDTensor& gradient, size_t place, LoDTensorArray* 
     sum.CopyFrom(gradient);
     return;
   }
-  if (sum.allocation().use_count() != 1) {
-    sum.CopyFrom(sum);
-  }
+  sum.Unshare();
   AddTensor(gradient, &sum);
 }
 

@@ -33,12 +33,14 @@ Attribute Integer(const py::handle& value) {
   return number;
 }
 
+// Throws TypeMismatch for an item that a T cannot hold, as for one that stands alone.
 template <typename T>
-std::vector<T> ListOf(const py::sequence& values) {
+std::vector<T> ListOf(const std::vector<Attribute>& items) {
+  const Attribute like = T();
   std::vector<T> out;
-  out.reserve(values.size());
-  for (const auto& value : values) {
-    out.push_back(value.cast<T>());
+  out.reserve(items.size());
+  for (const Attribute& item : items) {
+    out.push_back(std::get<T>(Coerce(item, like)));
   }
   return out;
 }
@@ -49,8 +51,10 @@ Attribute List(const py::sequence& values) {
   bool all_number = true;
   bool all_string = true;
   bool narrow = true;
+  std::vector<Attribute> items;
+  items.reserve(values.size());
   for (const auto& value : values) {
-    const Attribute item = AttributeFromPython(value);
+    const Attribute& item = items.emplace_back(AttributeFromPython(value));
     const bool is_bool = std::holds_alternative<bool>(item);
     const bool is_int = std::holds_alternative<int32_t>(item) || std::holds_alternative<int64_t>(item);
     all_bool &= is_bool;
@@ -60,16 +64,16 @@ Attribute List(const py::sequence& values) {
     all_string &= std::holds_alternative<std::string>(item);
   }
   if (all_string) {  // true for an empty list too, which the framework converts to any other kind
-    return ListOf<std::string>(values);
+    return ListOf<std::string>(items);
   }
   if (all_bool) {
-    return ListOf<bool>(values);
+    return ListOf<bool>(items);
   }
   if (all_int) {
-    return narrow ? Attribute(ListOf<int32_t>(values)) : Attribute(ListOf<int64_t>(values));
+    return narrow ? Attribute(ListOf<int32_t>(items)) : Attribute(ListOf<int64_t>(items));
   }
   if (all_number) {
-    return ListOf<float>(values);
+    return ListOf<float>(items);
   }
   Throw<TypeMismatch>("a list attribute holds values of one kind, got ", py::repr(values).cast<std::string>());
 }

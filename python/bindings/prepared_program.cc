@@ -31,12 +31,13 @@ class Prepared {
  public:
   Prepared(const Executor& executor, const ProgramDesc& program, const std::shared_ptr<ScopeHandle>& scope)
       : executor_(executor), prepared_(executor.Prepare(program)), scope_(scope) {
-    scope->Attach(prepared_.get());
+    scope->Attach(prepared_);
   }
 
   ~Prepared() {
-    if (const auto scope = scope_.lock()) {
-      scope->Detach(prepared_.get());
+    const auto scope = scope_.lock();  // ends after the program, which points into it
+    if (scope != nullptr) {
+      scope->Detach(prepared_);
     }
     GilReleased nogil;  // its temporaries may belong to Python
     prepared_.reset();
@@ -86,7 +87,7 @@ class Prepared {
   };
 
   const Executor executor_;
-  std::unique_ptr<PreparedProgram> prepared_;
+  std::shared_ptr<PreparedProgram> prepared_;  // also the scope's, while that ends
   std::weak_ptr<ScopeHandle> scope_;
   Mutex run_mutex_;  // one run at a time
   std::atomic<std::thread::id> runner_{};

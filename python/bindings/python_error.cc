@@ -1,6 +1,9 @@
 #include "python/bindings/python_error.h"
 
+#include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace headrace::python {
 namespace {
@@ -52,13 +55,17 @@ py::object CopyWithoutTraceback(const py::object& exception) {
   }
 }
 
+// nullptr if there is none.
+SharedObject TracebackOf(const py::object& exception) {
+  PyObject* traceback = PyException_GetTraceback(exception.ptr());
+  return traceback == nullptr ? nullptr : ShareObject(py::reinterpret_steal<py::object>(traceback));
+}
+
 }  // namespace
 
-PythonError::PythonError(const py::object& exception) : Error(Describe(exception)), exception_(ShareObject(exception)) {
-  if (PyObject* traceback = PyException_GetTraceback(exception.ptr()); traceback != nullptr) {
-    traceback_ = ShareObject(py::reinterpret_steal<py::object>(traceback));
-  }
-}
+PythonError::PythonError(const py::object& exception)
+    : Error(Describe(exception)),
+      shared_(std::make_shared<Shared>(Shared{ShareObject(exception), TracebackOf(exception)})) {}
 
 PythonError PythonError::Fetch() {
   const py::error_already_set error;  // fetches and normalizes what is set
@@ -70,14 +77,17 @@ PythonError PythonError::Fetch() {
 }
 
 void PythonError::Restore() const {
-  const py::object raised = py::reinterpret_borrow<py::object>(exception_.get());
-  exception_ = ShareObject(CopyWithoutTraceback(raised));
-  PyObject* exception = raised.ptr();
+  const auto next = py::reinterpret_borrow<py::object>(exception());
+  // Copying may run Python code, and so other threads that get here.
+  const SharedObject raised = std::exchange(shared_->exception, ShareObject(CopyWithoutTraceback(next)));
+  PyObject* exception = raised.get();
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(exception));
   Py_INCREF(type);
   Py_INCREF(exception);
-  Py_XINCREF(traceback_.get());
-  PyErr_Restore(type, exception, traceback_.get());
+  Py_XINCREF(shared_->traceback.get());
+  PyErr_Restore(type, exception, shared_->traceback.get());
 }
+
+std::exception_ptr PythonError::Copy() const { return std::make_exception_ptr(*this); }
 
 }  // namespace headrace::python

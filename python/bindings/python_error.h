@@ -5,18 +5,21 @@
 // keeps must not keep that alive, least of all where the garbage collector cannot see it: so an exception that was
 // raised is replaced by a copy here, which is what is raised the next time.
 //
-// Thread-safety: what changes is guarded by the GIL. Copies made before it was raised share the exception; the last one
-// drops it under the GIL, on any thread.
+// Thread-safety: a value, as any Error. Its copies share the exception, which is guarded by the GIL; the last one drops
+// it under the GIL, on any thread.
 #pragma once
 
 #include <pybind11/pybind11.h>
+
+#include <exception>
+#include <memory>
 
 #include "framework/errors.h"
 #include "python/bindings/gil.h"
 
 namespace headrace::python {
 
-class PythonError : public Error {
+class PythonError final : public Error {
  public:
   // Carries `exception`, an instance of BaseException. The caller holds the GIL.
   explicit PythonError(const pybind11::object& exception);
@@ -29,12 +32,18 @@ class PythonError : public Error {
   // copied stays the same. The caller holds the GIL.
   void Restore() const;
 
-  // The exception itself; use it under the GIL.
-  PyObject* exception() const { return exception_.get(); }
+  // What Restore sets next; the caller holds the GIL.
+  PyObject* exception() const { return shared_->exception.get(); }
+
+  // Shares the exception: of all copies, the first that is restored raises the object itself.
+  std::exception_ptr Copy() const override;
 
  private:
-  mutable SharedObject exception_;
-  SharedObject traceback_;  // nullptr if there is none
+  struct Shared {
+    SharedObject exception;        // guarded by the GIL
+    const SharedObject traceback;  // nullptr if there is none
+  };
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace headrace::python

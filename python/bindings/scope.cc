@@ -21,16 +21,26 @@ ScopeHandle::ScopeHandle(std::shared_ptr<ScopeHandle> parent)
     : parent_(std::move(parent)), scope_(std::make_unique<Scope>(&parent_->scope())) {}
 
 ScopeHandle::~ScopeHandle() {
+  // Their owners may drop them as soon as the GIL is released.
+  std::vector<std::shared_ptr<PreparedProgram>> programs;
+  for (const auto& program : prepared_) {
+    programs.push_back(program.lock());
+  }
   GilReleased nogil;
-  for (PreparedProgram* program : prepared_) {
-    program->Reset();
+  for (auto& program : programs) {
+    if (program != nullptr) {
+      program->Reset();
+      program.reset();
+    }
   }
   scope_.reset();
 }
 
-void ScopeHandle::Attach(PreparedProgram* program) { prepared_.push_back(program); }
+void ScopeHandle::Attach(const std::shared_ptr<PreparedProgram>& program) { prepared_.push_back(program); }
 
-void ScopeHandle::Detach(PreparedProgram* program) { std::erase(prepared_, program); }
+void ScopeHandle::Detach(const std::shared_ptr<PreparedProgram>& program) {
+  std::erase_if(prepared_, [&program](const auto& attached) { return attached.lock() == program; });
+}
 
 namespace {
 

@@ -18,8 +18,8 @@ class ScopeHandle : public std::enable_shared_from_this<ScopeHandle> {
  public:
   ScopeHandle();
   explicit ScopeHandle(std::shared_ptr<ScopeHandle> parent);
-  // Detaches the prepared programs, then destroys the scope without the GIL: its readers join threads that may want the
-  // GIL.
+  // Resets the prepared programs that are left, so that nothing of theirs points into the scope, then destroys it; both
+  // without the GIL: its readers join threads that may want the GIL.
   ~ScopeHandle();
   ScopeHandle(const ScopeHandle&) = delete;
   ScopeHandle& operator=(const ScopeHandle&) = delete;
@@ -27,14 +27,14 @@ class ScopeHandle : public std::enable_shared_from_this<ScopeHandle> {
   Scope& scope() { return *scope_; }
   const std::shared_ptr<ScopeHandle>& parent() const { return parent_; }
 
-  // `program` points into this scope until it is detached.
-  void Attach(PreparedProgram* program);
-  void Detach(PreparedProgram* program);
+  // `program` points into this scope until it is reset or destroyed.
+  void Attach(const std::shared_ptr<PreparedProgram>& program);
+  void Detach(const std::shared_ptr<PreparedProgram>& program);
 
  private:
   std::shared_ptr<ScopeHandle> parent_;
   std::unique_ptr<Scope> scope_;
-  std::vector<PreparedProgram*> prepared_;
+  std::vector<std::weak_ptr<PreparedProgram>> prepared_;
 };
 
 // A variable of a scope; keeps the scope alive.

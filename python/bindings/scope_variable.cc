@@ -82,6 +82,7 @@ void BindScopeVariable(py::module_& m) {
       .def(
           "reader_can_rewind",
           [](const VariableRef& self) {
+            GilReleased nogil;
             const auto reader = self.variable->Get<ReaderHolder>().Get();
             return reader != nullptr && reader->CanRewind();
           },

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <optional>
 #include <utility>
@@ -68,6 +69,18 @@ class Turn {
   std::atomic<uint32_t> waiting_{0};
   std::atomic<unsigned long> holder_{0};
   const pid_t owner_ = shared_memory::ProcessId();
+};
+
+// A turn that was taken; given up at the end.
+class HeldTurn {
+ public:
+  explicit HeldTurn(Turn* turn) : turn_(*turn) {}
+  ~HeldTurn() { turn_.GiveUp(); }
+  HeldTurn(const HeldTurn&) = delete;
+  HeldTurn& operator=(const HeldTurn&) = delete;
+
+ private:
+  Turn& turn_;
 };
 
 struct Iterator {
@@ -196,21 +209,35 @@ PyObject* TakeStep(PyObject* self) {
   return nullptr;
 }
 
+// What a turn gives; null, with an exception set, if it is an error. Throws what else fails, for want of memory, say.
+PyObject* TakeNext(PyObject* self) {
+  py::object first = py::none();
+  PyObject* result = TakeFromSource(self, &first);
+  if (result != nullptr || PyErr_Occurred() != nullptr) {
+    return result;
+  }
+  const auto advanced =
+      py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(self, TheNames().advance, first.ptr()));
+  return advanced ? TakeStep(self) : nullptr;
+}
+
 PyObject* Next(PyObject* self) {
   Turn& turn = reinterpret_cast<Iterator*>(self)->turn;
   // What consumes the batches may be in C, too, as list() is.
   if (PyErr_CheckSignals() != 0 || !TakeTurn(self, &turn)) {
     return nullptr;
   }
-  py::object first = py::none();
-  PyObject* result = TakeFromSource(self, &first);
-  if (result == nullptr && PyErr_Occurred() == nullptr) {
-    const auto advanced =
-        py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(self, TheNames().advance, first.ptr()));
-    result = advanced ? TakeStep(self) : nullptr;
+  const HeldTurn held(&turn);
+  try {
+    return TakeNext(self);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
-  turn.GiveUp();
-  return result;
+  return nullptr;
 }
 
 PyObject* Self(PyObject* self) {

@@ -68,7 +68,9 @@ T Element(const LoDTensor& tensor, int64_t offset) {
 template <typename T>
 void SetElement(LoDTensor& tensor, int64_t offset, T value) {
   (void)tensor.data<T>();  // checks that it has such elements
-  tensor.mutable_data<T>()[CheckedOffset(tensor, offset)] = value;
+  const int64_t at = CheckedOffset(tensor, offset);
+  tensor.Unshare();
+  tensor.mutable_data<T>()[at] = value;
 }
 
 bool HasValidLoD(const LoDTensor& tensor) {

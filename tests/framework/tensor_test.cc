@@ -118,6 +118,36 @@ TEST(Tensor, CopyFromHasMemoryOfItsOwn) {
   EXPECT_EQ(std::vector<float>(copy.data<float>(), copy.data<float>() + 4), (std::vector<float>{0, 1, 2, 3}));
 }
 
+TEST(Tensor, UnsharingCopiesOnlyWhatOthersHold) {
+  Tensor tensor = Iota({3});
+  const void* own = tensor.raw_data();
+  EXPECT_TRUE(tensor.IsSoleHolder());
+  tensor.Unshare();
+  EXPECT_EQ(tensor.raw_data(), own);
+  const Tensor shared = tensor.Slice(1, 3);
+  EXPECT_FALSE(tensor.IsSoleHolder());
+  tensor.Unshare();
+  EXPECT_TRUE(tensor.IsSoleHolder());
+  EXPECT_EQ(shared.raw_data(), static_cast<const float*>(own) + 1);
+  EXPECT_EQ(tensor.data<float>()[2], 2.0F);
+}
+
+TEST(Tensor, UnsharingLeavesForeignMemory) {
+  float memory[2] = {1.0F, 2.0F};
+  Tensor tensor(Allocation::Foreign(memory, sizeof(memory), nullptr), DataType::kFloat32, {2});
+  EXPECT_FALSE(tensor.IsSoleHolder());
+  tensor.Unshare();
+  EXPECT_NE(tensor.raw_data(), memory);
+  EXPECT_EQ(tensor.data<float>()[1], 2.0F);
+}
+
+TEST(Tensor, WithoutMemoryThereIsNothingToUnshare) {
+  Tensor tensor;
+  tensor.Unshare();
+  EXPECT_FALSE(tensor.IsSoleHolder());
+  EXPECT_FALSE(tensor.initialized());
+}
+
 TEST(Tensor, CopyFromItselfLeavesSharedMemory) {
   Tensor tensor = Iota({3});
   const Tensor shared = tensor;

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from loader_datasets import Ints
 
-from headrace import errors
+from headrace import _core, errors
 from headrace.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 
@@ -196,3 +196,25 @@ def test_a_thread_that_waits_for_its_turn_can_be_interrupted() -> None:
     other.join()
     assert list(got) == [[0, 1]]
     assert [batch.tolist() for batch in batches] == [[2, 3]]
+
+
+class Miswired(_core.SerialIterator):
+    """Its source is no scheduler."""
+
+    failure_type = int
+    progress = None
+    _step = None
+    _source = (object(), 0.0)  # type: ignore[assignment]
+
+    def _advance(self, first: list[Any] | None) -> None:
+        raise AssertionError
+
+    def _before_waiting(self) -> None:
+        raise AssertionError
+
+
+def test_whatever_fails_in_a_step_is_raised_and_ends_the_turn() -> None:
+    batches = Miswired()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="cast"):
+            next(batches)

@@ -6,6 +6,8 @@ import gc
 import pickle
 import sys
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -313,3 +315,47 @@ def test_dtypes_have_many_names(dtype: object) -> None:
 def test_what_is_no_dtype_is_refused(dtype: object) -> None:
     with pytest.raises(TypeError):
         core.convert_dtype(dtype)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("float", "float32"), ("double", "float64")])
+@pytest.mark.parametrize("shares", [np.asarray, memoryview])
+@pytest.mark.parametrize("copy", [False, True])
+def test_setting_an_element_keeps_the_others_and_what_shares_them(
+    kind: str, dtype: str, shares: Callable[[fluid.LoDTensor], object], copy: bool
+) -> None:
+    array = np.arange(1, 1001, dtype=dtype)
+    tensor = fluid.LoDTensor.from_numpy(array, copy=copy)
+    shared = shares(tensor)
+    getattr(tensor, f"_set_{kind}_element")(7, 0.5)
+    np.testing.assert_array_equal(tensor, [*range(1, 8), 0.5, *range(9, 1001)])
+    for before in (array, np.asarray(shared)):
+        np.testing.assert_array_equal(before, range(1, 1001))
+
+
+@pytest.mark.parametrize("values", [[1e300, 1.0], [1, -1e39], (0.5, np.float64(1e39)), np.array([1e39])])
+def test_a_number_that_overflows_in_a_list_is_refused(values: Any) -> None:
+    with pytest.raises(errors.TypeMismatch, match=r"1e\+(300|39).*operator 'assign_value', variable 'fp32_values'"):
+        assign_values(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.1, 2],
+        [float("inf"), -float("inf")],
+        [2**62, 0.5],
+        [np.float32(0.1), np.int64(3)],
+        np.array([0.1, 1e-300]),
+        [3.4028235e38],
+    ],
+)
+def test_a_list_with_a_fraction_is_one_of_float32(values: Any) -> None:
+    assert assign_values(values) == [float(np.float32(value)) for value in values]
+
+
+def assign_values(values: Any) -> list[float]:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="out")
+    attrs = {"shape": [len(values)], "dtype": core.VarDesc.VarType.FP32, "fp32_values": values}
+    kept: list[float] = block.append_op("assign_value", {}, {"Out": "out"}, attrs).attr("fp32_values")
+    return kept

@@ -435,3 +435,25 @@ def test_what_makes_no_array_is_refused_with_the_name(exe: fluid.Executor, value
     x = fluid.layers.data("x", [4])
     with pytest.raises(errors.InvalidArgument, match=rf"'x' is fed with a {type(value).__name__} .*create_lod_tensor"):
         exe.run(feed={"x": value}, fetch_list=[x])
+
+
+class Owned(np.ndarray):
+    """An array that may be referred to weakly."""
+
+
+def test_programs_may_be_dropped_while_their_scope_ends() -> None:
+    """By the end of an array that one of them holds, for example."""
+    scope = fluid.Scope()
+    with fluid.scope_guard(scope):
+        reader, out = number_reader(double_buffer=False)
+        fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+    desc = fluid.default_main_program().desc
+    first, *others = (core.PreparedProgram(core.Executor(1), desc, scope) for _ in range(4))
+    array = np.ones((1, 1), np.float32).view(Owned)
+    weakref.finalize(array, others.clear)
+    assert reader.queue.push([fluid.LoDTensor.from_numpy(array, copy=False)])
+    del array
+    first.run({}, [out.name])
+    assert len(others) == 3
+    del scope
+    assert others == []

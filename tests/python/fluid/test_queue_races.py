@@ -139,3 +139,32 @@ def race_resets_with_programs(double_buffer: bool) -> list[str]:
         assert not thread.is_alive()
     reader.reset()
     return problems
+
+
+def test_programs_that_meet_the_same_error_at_once() -> None:
+    """Each adds to what it was thrown; the error itself is raised once."""
+    scope = fluid.Scope()
+    with fluid.scope_guard(scope):
+        reader = fluid.layers.py_reader(capacity=1, shapes=[[-1, 1]], dtypes=["float32"], use_double_buffer=False)
+        out = fluid.layers.read_file(reader)
+        x = fluid.layers.data("x" * 10000, [2])  # named in what is added
+        fluid.layers.scale(x, 2.0)
+        fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+    desc = fluid.default_main_program().desc
+    not_as_declared = np.ones((1, 3), np.float32)
+    error = KeyError("mine")
+    raised_itself = [0] * 4
+    reader.queue.fail(error)
+
+    def run(number: int) -> None:
+        program = core.PreparedProgram(core.Executor(1), desc, scope)
+        for _ in range(1000):
+            try:
+                program.run({x.name: not_as_declared}, [out.name])
+            except KeyError as raised:
+                raised_itself[number] += raised is error
+
+    for thread in in_threads(4, run):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert sum(raised_itself) == 1
