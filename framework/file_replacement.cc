@@ -40,15 +40,11 @@ fs::path FolderOf(const fs::path& path) {
 
 // Brings to the disk which files a folder has.
 void SyncFolder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) {
+  const FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) {
     ThrowErrno("cannot open the folder '", folder.string(), "'");
   }
-  const bool failed = ::fsync(fd) != 0 && errno != EINVAL && errno != EROFS;  // some file systems have none
-  const int error = errno;
-  ::close(fd);
-  errno = error;
-  if (failed) {
+  if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) {  // some file systems have none
     ThrowErrno("bringing the folder '", folder.string(), "' to the disk failed");
   }
 }
@@ -102,6 +98,15 @@ void CompleteSet(const fs::path& folder) {
 
 }  // namespace
 
+FileDescriptor::~FileDescriptor() { Reset(); }
+
+void FileDescriptor::Reset(int fd) {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+  fd_ = fd;
+}
+
 void MakeFolders(const fs::path& folder) {
   std::error_code error;
   if (folder.empty() || fs::is_directory(folder, error)) {
@@ -133,35 +138,31 @@ FileReplacement::FileReplacement(fs::path path, std::string_view suffix) : path_
 // Makes or takes over the file; false if another is writing it.
 bool FileReplacement::Open(const fs::path& unfinished) {
   for (;;) {
-    fd_ = ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd_ < 0) {
+    fd_.Reset(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (fd_.get() < 0) {
       ThrowErrno("cannot open '", unfinished.string(), "' for writing");
     }
     unfinished_ = unfinished;
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
       const bool is_missing = IsLockMissing(errno);
-      ::close(std::exchange(fd_, -1));
+      fd_.Reset();
       if (!is_missing) {
         unfinished_.clear();
         return false;
       }
       // Without locks, a name that nobody else has.
       unfinished_ += StrCat("-", std::random_device()(), std::random_device()());
-      fd_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (fd_ < 0) {
+      fd_.Reset(::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (fd_.get() < 0) {
         ThrowErrno("cannot open '", std::exchange(unfinished_, {}).string(), "' for writing");
       }
       return true;
     }
-    if (IsNamed(fd_, unfinished)) {  // else the other has renamed it by now
+    if (IsNamed(fd_.get(), unfinished)) {  // else the other has renamed it by now
       break;
     }
-    ::close(std::exchange(fd_, -1));
   }
-  if (::ftruncate(fd_, 0) != 0) {
-    const int error = errno;
-    ::close(std::exchange(fd_, -1));
-    errno = error;
+  if (::ftruncate(fd_.get(), 0) != 0) {
     ThrowErrno("cannot empty '", unfinished.string(), "'");
   }
   return true;
@@ -171,15 +172,12 @@ FileReplacement::~FileReplacement() {
   if (!unfinished_.empty()) {
     ::unlink(unfinished_.c_str());  // locked, so it is this one
   }
-  if (fd_ >= 0) {
-    ::close(fd_);
-  }
 }
 
 void FileReplacement::Write(const void* data, size_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(fd_, from, bytes);
+    const ssize_t written = ::write(fd_.get(), from, bytes);
     if (written < 0 && errno == EINTR) {
       continue;
     }
@@ -192,7 +190,7 @@ void FileReplacement::Write(const void* data, size_t bytes) {
 }
 
 void FileReplacement::Sync() {
-  if (::fsync(fd_) != 0 && errno != EINVAL) {
+  if (::fsync(fd_.get()) != 0 && errno != EINVAL) {
     ThrowErrno("bringing '", path_.string(), "' to the disk failed");
   }
 }
@@ -206,32 +204,21 @@ void FileReplacement::Commit() {
   SyncFolder(FolderOf(path_));
 }
 
-FileSetLock::FileSetLock(fs::path folder, bool exclusive) : folder_(std::move(folder)) {
-  fd_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) {
+FileSetLock::FileSetLock(fs::path folder, bool exclusive)
+    : folder_(std::move(folder)), fd_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_.get() < 0) {
     return;  // whoever opens a file in it says why
   }
   Lock(exclusive);
   while (fs::exists(folder_ / kSetNote)) {
-    try {
-      Lock(true);
-      CompleteSet(folder_);
-      Lock(exclusive);
-    } catch (...) {
-      ::close(fd_);
-      throw;
-    }
-  }
-}
-
-FileSetLock::~FileSetLock() {
-  if (fd_ >= 0) {
-    ::close(fd_);
+    Lock(true);
+    CompleteSet(folder_);
+    Lock(exclusive);
   }
 }
 
 void FileSetLock::Lock(bool exclusive) {
-  while (::flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0 && !IsLockMissing(errno)) {
+  while (::flock(fd_.get(), (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0 && !IsLockMissing(errno)) {
     ScopedWaitHook::CallIfDue();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -261,7 +248,9 @@ void FileSetReplacement::Commit() {
     folders.insert(FolderOf(file->path_));
     const fs::path noted = UnfinishedName(file->path_, kUnfinishedOfSet);
     if (file->unfinished_ != noted) {  // the folder cannot be locked, and others have been at work
-      fs::rename(file->unfinished_, noted);
+      if (::rename(file->unfinished_.c_str(), noted.c_str()) != 0) {
+        ThrowErrno("cannot rename '", file->unfinished_.string(), "' to '", noted.string(), "'");
+      }
       file->unfinished_ = noted;
     }
   }

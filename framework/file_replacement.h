@@ -33,6 +33,23 @@ namespace headrace {
 // Makes a folder, and those around it, so that they are there after the power has failed. Throws IoError.
 HEADRACE_API void MakeFolders(const std::filesystem::path& folder);
 
+// A file descriptor, which it closes. -1: none.
+class HEADRACE_API FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor();
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return fd_; }
+  // Closes the one that it has.
+  void Reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
 class HEADRACE_API FileReplacement {
  public:
   // Makes the folders of `path` as they are needed. Throws IoError, also if there is something that is not a file.
@@ -58,7 +75,7 @@ class HEADRACE_API FileReplacement {
 
   const std::filesystem::path path_;
   std::filesystem::path unfinished_;  // empty: there is none any more
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 // Keeps the files of a folder unchanged while it lives: no set is committed there. If a set has been left half
@@ -66,9 +83,6 @@ class HEADRACE_API FileReplacement {
 class HEADRACE_API FileSetLock {
  public:
   explicit FileSetLock(std::filesystem::path folder) : FileSetLock(std::move(folder), /*exclusive=*/false) {}
-  ~FileSetLock();
-  FileSetLock(const FileSetLock&) = delete;
-  FileSetLock& operator=(const FileSetLock&) = delete;
 
  private:
   friend class FileSetReplacement;
@@ -77,7 +91,7 @@ class HEADRACE_API FileSetLock {
   void Lock(bool exclusive);
 
   const std::filesystem::path folder_;
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 class HEADRACE_API FileSetReplacement {

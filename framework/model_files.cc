@@ -9,6 +9,7 @@
 
 #include "framework/errors.h"
 #include "framework/file_replacement.h"
+#include "framework/gradient_influence.h"
 #include "framework/lod_tensor.h"
 #include "framework/op_role.h"
 #include "framework/tensor_serialization.h"
@@ -71,19 +72,14 @@ std::vector<LoDTensor> ReadTensorsOf(const std::vector<std::string>& names, cons
 VarNames ComputedIn(const ProgramDesc& program) {
   VarNames computed;
   for (size_t i = 0; i < program.num_blocks(); ++i) {
-    for (const auto& op : program.block(i).ops()) {
-      const auto inputs = op->InputNames();
-      for (const std::string& name : op->OutputNames()) {
-        if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) computed.insert(name);
-      }
+    const BlockDesc& block = program.block(i);
+    for (const auto& op : block.ops()) {
+      const Access access(block, *op);
+      std::copy_if(access.writes.begin(), access.writes.end(), std::inserter(computed, computed.end()),
+                   [&](const std::string& name) { return !Contains(access.reads, name); });
     }
   }
   return computed;
-}
-
-bool HasDeclaredDims(const DDim& declared, const DDim& dims) {
-  return std::equal(declared.begin(), declared.end(), dims.begin(), dims.end(),
-                    [](int64_t wanted, int64_t extent) { return wanted == -1 || wanted == extent; });
 }
 
 // The folder is locked.
@@ -94,15 +90,7 @@ void LoadLocked(const ProgramDesc& program, Scope* scope, const fs::path& folder
   const VarNames computed = ComputedIn(program);
   std::vector<LoDTensor*> targets;
   for (size_t i = 0; i < names.size(); ++i) {
-    const TensorSpec& declared = vars.at(names[i])->tensor;
-    HR_ENFORCE(tensors[i].dtype() == declared.dtype, TypeMismatch, "variable '", names[i], "' is ",
-               DataTypeName(declared.dtype), ", but ", DataTypeName(tensors[i].dtype()), " was saved");
-    if (tensors[i].dims().empty() && declared.dims == DDim{1}) {  // so Paddle's later releases store single numbers
-      tensors[i].Resize({1});
-    }
-    HR_ENFORCE(HasDeclaredDims(declared.dims, tensors[i].dims()) || computed.contains(names[i]), InvalidArgument,
-               "variable '", names[i], "' has shape ", ToString(declared.dims), ", but ", ToString(tensors[i].dims()),
-               " was saved");
+    FitDeclared(names[i], vars.at(names[i])->tensor, computed.contains(names[i]), &tensors[i]);
   }
   for (const std::string& name : names) {
     Variable* var = scope->FindVar(name);
@@ -145,8 +133,8 @@ void CheckNothingIsRead(const BlockDesc& block, const std::vector<std::string>& 
                         const std::vector<std::string>& fetches) {
   VarNames used(fetches.begin(), fetches.end());
   for (const auto& op : block.ops()) {
-    const auto inputs = op->InputNames();
-    used.insert(inputs.begin(), inputs.end());
+    const Access access(block, *op);
+    used.insert(access.reads.begin(), access.reads.end());
   }
   for (const std::string& name : feeds) used.erase(name);
   for (const auto& op : block.ops()) {
@@ -160,12 +148,17 @@ void CheckNothingIsRead(const BlockDesc& block, const std::vector<std::string>& 
   }
 }
 
-// What the operators of this type take from, or put into, the columns of a list.
-std::vector<std::string> InColumns(const BlockDesc& block, std::string_view type) {
+// What the operators of this type take from, or put into, the columns of a list. A program may have no operator for
+// some column: Paddle leaves out inputs that nothing depends on. `path`: the program's.
+std::vector<std::string> InColumns(const BlockDesc& block, std::string_view type, const fs::path& path) {
   std::map<int32_t, std::string> names;
   for (const auto& op : block.ops()) {
     if (op->type != type) continue;
-    names[op->Attr<int32_t>("col")] = (type == "feed" ? op->Output("Out") : op->Input("X")).at(0);
+    const auto column = op->Attr<int32_t>("col");
+    const std::string& name = (type == "feed" ? op->Output("Out") : op->Input("X")).at(0);
+    const auto [found, is_new] = names.emplace(column, name);
+    HR_ENFORCE(column >= 0 && is_new, DataLoss, "'", path.string(), "': the operator ", type, " of '", name,
+               "' has column ", column, is_new ? "" : StrCat(", as that of '", found->second, "' has"));
   }
   std::vector<std::string> columns;
   std::transform(names.begin(), names.end(), std::back_inserter(columns), [](auto& name) { return name.second; });
@@ -190,8 +183,9 @@ std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   HR_ENFORCE(file.is_open() && fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "'");
   try {
     return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
-  } catch (const DataLoss& error) {
-    Throw<DataLoss>("'", path.string(), "': ", error.what());
+  } catch (Error& error) {
+    error.AddNote(StrCat("the program is '", path.string(), "'"));
+    throw;
   }
 }
 
@@ -237,16 +231,15 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
     }
   }
   for (size_t i = block->ops().size(); i-- > 0;) {
-    const OpDesc& op = *block->ops()[i];
-    const auto outputs = op.OutputNames();
-    if (std::none_of(outputs.begin(), outputs.end(), [&](const auto& name) { return needed.contains(name); })) {
+    const Access access(*block, *block->ops()[i]);
+    if (std::none_of(access.writes.begin(), access.writes.end(),
+                     [&](const auto& name) { return needed.contains(name); })) {
       block->RemoveOps(i, i + 1);
       continue;
     }
-    used.insert(outputs.begin(), outputs.end());
+    used.insert(access.writes.begin(), access.writes.end());
     // What an operator writes stays needed, since it may also read it.
-    const auto inputs = op.InputNames();
-    std::for_each(inputs.begin(), inputs.end(), need);
+    std::for_each(access.reads.begin(), access.reads.end(), need);
   }
   for (const VarDesc* var : block->LocalVars()) {
     if (!used.contains(var->name)) block->RemoveVar(var->name);
@@ -291,10 +284,11 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
 InferenceModel LoadInferenceModel(const fs::path& folder, Scope* scope, const ModelFiles& files) {
   const FileSetLock lock(folder);
   InferenceModel model;
-  model.program = LoadProgram(folder / files.program);
-  model.feeds = InColumns(model.program->block(0), "feed");
-  model.fetches = InColumns(model.program->block(0), "fetch");
-  HR_ENFORCE(!model.fetches.empty(), DataLoss, "'", (folder / files.program).string(),
+  const fs::path path = folder / files.program;
+  model.program = LoadProgram(path);
+  model.feeds = InColumns(model.program->block(0), "feed", path);
+  model.fetches = InColumns(model.program->block(0), "fetch", path);
+  HR_ENFORCE(!model.fetches.empty(), DataLoss, "'", path.string(),
              "' does not say what to fetch: it has no operator fetch");
   LoadLocked(*model.program, scope, folder, files.parameters);  // a file of Fluid's has the values of feeds, too
   MakeTransient(&model.program->block(0), model.feeds);

@@ -44,7 +44,8 @@ struct InferenceModel {
   std::vector<std::string> fetches;
 };
 
-// A program alone. Throws IoError; LoadProgram also what ProgramDesc::Parse throws.
+// A program alone. Throws IoError; SaveProgram also what ProgramDesc::Serialize throws,
+// LoadProgram what ProgramDesc::Parse throws, naming the file.
 HEADRACE_API void SaveProgram(const ProgramDesc& program, const std::filesystem::path& path);
 HEADRACE_API std::unique_ptr<ProgramDesc> LoadProgram(const std::filesystem::path& path);
 
@@ -72,7 +73,8 @@ HEADRACE_API void Prune(ProgramDesc* program, const std::vector<std::string>& fe
 HEADRACE_API void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
                                      const std::vector<std::string>& fetches, const Scope& scope,
                                      const std::filesystem::path& folder, const ModelFiles& files = {});
-// Throws as LoadProgram and LoadPersistables; DataLoss for a program that does not say what to fetch.
+// Throws as LoadProgram and LoadPersistables; DataLoss for a program that does not say what to fetch, or says
+// twice what a column is.
 HEADRACE_API InferenceModel LoadInferenceModel(const std::filesystem::path& folder, Scope* scope,
                                                const ModelFiles& files = {});
 

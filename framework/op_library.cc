@@ -1,6 +1,5 @@
 #include "framework/op_library.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "framework/demangle.h"
 #include "framework/errors.h"
 #include "framework/op_library_abi.h"
 #include "framework/op_registration_log.h"
@@ -41,14 +41,6 @@ bool IsLoaded(const std::string& path) {
   return handle != nullptr;
 }
 
-// A symbol as its source has it.
-std::string Demangled(const std::string& symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
-                                                         std::free);
-  return name == nullptr ? symbol : name.get();
-}
-
 // What dlerror says, with the name of a missing symbol as its source has it.
 std::string Readable(const std::string& reason) {
   constexpr std::string_view kBefore = "undefined symbol: ";
@@ -58,7 +50,7 @@ std::string Readable(const std::string& reason) {
   }
   const size_t begin = found + kBefore.size();
   const std::string symbol = reason.substr(begin, reason.find_first_of(" ,", begin) - begin);
-  const std::string name = Demangled(symbol);
+  const std::string name = Demangled(symbol.c_str());
   return name == symbol ? reason : StrCat(reason, " (", name, "): is the library linked with all that it uses?");
 }
 

@@ -31,7 +31,8 @@ class HEADRACE_API ProgramDesc {
   size_t num_blocks() const { return blocks_.size(); }
   BlockDesc& AppendBlock(int32_t parent);
 
-  // framework.proto's ProgramDesc. Deterministic: equal programs give equal bytes.
+  // framework.proto's ProgramDesc. Deterministic: equal programs give equal bytes. Throws ResourceExhausted if they
+  // would be 2 GiB or more.
   std::string Serialize() const;
   // The same message in the text format of Protocol Buffers.
   std::string ToTextFormat() const;

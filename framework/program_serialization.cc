@@ -317,6 +317,7 @@ std::map<std::string, int32_t> ReadVersions(const proto::ProgramDesc& program) {
   for (const auto& pair : program.op_version_map().pair()) {
     const std::string& type = pair.op_name();
     const int32_t version = pair.op_version().version();
+    HR_ENFORCE(version >= 0, DataLoss, "corrupt program: operator '", type, "' is at version ", version);
     const OpInfo* info = OpRegistry::Find(type);
     if (info != nullptr && version > info->version) {
       Unimplemented error(StrCat("the program uses version ", version, " of operator '", type,
@@ -347,7 +348,15 @@ void Upgrade(const std::map<std::string, int32_t>& versions, OpDesc* op) {
 
 }  // namespace
 
-std::string ProgramDesc::Serialize() const { return ToMessage(*this).SerializeAsString(); }
+std::string ProgramDesc::Serialize() const {
+  const proto::ProgramDesc message = ToMessage(*this);
+  const size_t size = message.ByteSizeLong();
+  HR_ENFORCE(size <= std::numeric_limits<int>::max(), ResourceExhausted,
+             "a serialised program has less than 2 GiB, this one would have ", size, " bytes");
+  std::string bytes;
+  HR_ENFORCE(message.SerializeToString(&bytes), FailedPrecondition, "the program cannot be serialised");
+  return bytes;
+}
 
 std::string ProgramDesc::ToTextFormat() const { return ToMessage(*this).Utf8DebugString(); }
 

@@ -31,7 +31,7 @@ class ScopeBindings {
     const uint64_t revision = scope.revision();
     if (found == entries_.end()) {
       if (entries_.size() == kMaxEntries) {
-        entries_.clear();
+        Clear();
       }
       found = entries_.insert(entries_.end(), Entry{scope.id(), revision, std::make_unique<Binding>(make())});
     } else if (found->scope_revision != revision) {

@@ -152,4 +152,14 @@ std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<st
   return tensors;
 }
 
+void FitDeclared(const std::string& name, const TensorSpec& declared, bool any_dims, LoDTensor* tensor) {
+  HR_ENFORCE(tensor->dtype() == declared.dtype, TypeMismatch, "variable '", name, "' is ", DataTypeName(declared.dtype),
+             ", but ", DataTypeName(tensor->dtype()), " was saved");
+  if (tensor->dims().empty() && declared.dims == DDim{1}) {  // so Paddle's later releases store single numbers
+    tensor->Resize({1});
+  }
+  HR_ENFORCE(any_dims || Matches(declared.dims, tensor->dims()), InvalidArgument, "variable '", name, "' has shape ",
+             ToString(declared.dims), ", but ", ToString(tensor->dims()), " was saved");
+}
+
 }  // namespace headrace

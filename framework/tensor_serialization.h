@@ -16,6 +16,7 @@
 #include "framework/export.h"
 #include "framework/file_replacement.h"
 #include "framework/lod_tensor.h"
+#include "framework/var_desc.h"
 
 namespace headrace {
 
@@ -84,5 +85,10 @@ HEADRACE_API void WriteTensor(const LoDTensor& tensor, FileReplacement* file);
 // The tensors of a file that holds one for each variable of `names`, in that order, and nothing else. Throws IoError or
 // DataLoss, with the variable.
 HEADRACE_API std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<std::string>& names);
+
+// Checks that a tensor that was saved has the dtype and, unless any will do, the dims that variable `name` is declared
+// with. A single number without dims becomes one of dims [1] where that is declared. Throws TypeMismatch or
+// InvalidArgument, naming the variable.
+HEADRACE_API void FitDeclared(const std::string& name, const TensorSpec& declared, bool any_dims, LoDTensor* tensor);
 
 }  // namespace headrace

@@ -1,21 +1,15 @@
 #include "framework/variable.h"
 
-#include <cxxabi.h>
-
-#include <cstdlib>
 #include <string_view>
 #include <utility>
+
+#include "framework/demangle.h"
 
 namespace headrace {
 
 std::string Demangle(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
-                                                    std::free);
-  if (status != 0) {
-    return type.name();
-  }
-  const std::string_view full = name.get();
+  const std::string name = Demangled(type.name());
+  const std::string_view full = name;
   constexpr std::string_view kOurs = "headrace::";
   if (full.starts_with("std::vector<headrace::LoDTensor,")) {
     return "LoDTensorArray";  // an alias

@@ -74,8 +74,9 @@ BatchReader::BatchReader(const std::shared_ptr<ReaderBase>& below, size_t batch_
 
 void BatchReader::ReadNextImpl(LoDTensorArray* out) {
   LoDTensorArray batch;
-  while (gathered_.size() < batch_size_ && underlying()->ReadIfRunning(&batch) && !batch.empty()) {
-    CheckBatch(underlying()->contract(), {}, batch, gathered_.size());
+  uint64_t number = 0;
+  while (gathered_.size() < batch_size_ && underlying()->ReadIfRunning(&batch, &number) && !batch.empty()) {
+    CheckBatch(underlying()->contract(), {}, batch, number);
     gathered_.push_back(std::move(batch));
   }
   const std::vector<LoDTensorArray> batches = std::exchange(gathered_, {});

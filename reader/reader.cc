@@ -1,12 +1,10 @@
 #include "reader/reader.h"
 
-#include <cxxabi.h>
-
 #include <chrono>
-#include <cstdlib>
 #include <string>
 #include <typeinfo>
 
+#include "framework/demangle.h"
 #include "framework/errors.h"
 #include "framework/profiler.h"
 
@@ -15,11 +13,7 @@ namespace {
 
 // "BufferedReader", say.
 std::string ClassName(const ReaderBase& reader) {
-  const char* mangled = typeid(reader).name();
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> known(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
-                                                          &std::free);
-  const std::string name = status == 0 ? known.get() : mangled;
+  const std::string name = Demangled(typeid(reader).name());
   const size_t prefix = name.rfind("::");
   return prefix == std::string::npos ? name : name.substr(prefix + 2);
 }
@@ -78,6 +72,7 @@ bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
   const MutexLock lock(read_mutex_);
   if (state() == State::kStopped) return false;
   ReadNextImpl(out);
+  if (state() == State::kStopped) out->clear();  // interrupted: what it has may be part of a batch
   if (number != nullptr) *number = batches_in_pass_;
   if (!out->empty()) {
     ++batches_in_pass_;

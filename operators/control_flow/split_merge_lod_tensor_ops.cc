@@ -127,12 +127,16 @@ void MergeByMaskGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& gradient = ctx.Input("Out@GRAD");
   const auto units = static_cast<size_t>(ctx.Input("Mask").numel());
   const bool* mask = MaskOf(ctx, units);
+  const auto trues = static_cast<size_t>(std::count(mask, mask + units, true));
+  for (const size_t side : {0, 1}) {
+    const size_t wanted = side == 1 ? trues : units - trues;
+    HR_ENFORCE(wanted == 0 || wanted <= NumUnits(*inputs[side], 0), InvalidArgument, "input Mask: it has changed");
+  }
   size_t used[] = {0, 0};
   size_t row = 0;
   PoolVector<Piece> pieces[2];
   for (size_t i = 0; i < units; ++i) {
     const size_t side = mask[i] ? 1 : 0;
-    HR_ENFORCE(used[side] < NumUnits(*inputs[side], 0), InvalidArgument, "input Mask: it has changed");
     const size_t size = Unit(*inputs[side], 0, used[side]++).size();
     pieces[side].push_back({&gradient, {row, row + size}});
     row += size;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/memory_pool.h"
@@ -13,11 +14,12 @@
 namespace headrace::ops {
 namespace {
 
-// How elements of dims `element` lie in the whole.
+// How elements lie in the whole.
 struct Layout {
-  Layout(const ExecutionContext& ctx, const DDim& element)
+  // `rank`: that of an element.
+  Layout(const ExecutionContext& ctx, size_t rank)
       : is_stack(ctx.Attr<bool>("use_stack")),
-        axis(FrontAxis(ctx.Attr<int32_t>("axis"), element.size() + (is_stack ? 1 : 0), "axis")) {}
+        axis(FrontAxis(ctx.Attr<int32_t>("axis"), rank + (is_stack ? 1 : 0), "axis")) {}
 
   int64_t Extent(const LoDTensor& element) const { return is_stack ? 1 : element.dims()[axis]; }
 
@@ -26,6 +28,17 @@ struct Layout {
     DDim dims = element;
     if (is_stack) {
       dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(axis), extent);
+    } else {
+      dims[axis] = extent;
+    }
+    return dims;
+  }
+
+  // The dims of an element that has `extent` in the whole.
+  DDim ElementDims(const DDim& whole, int64_t extent) const {
+    DDim dims = whole;
+    if (is_stack) {
+      dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
     } else {
       dims[axis] = extent;
     }
@@ -47,6 +60,22 @@ const LoDTensorArray& FullArray(const ExecutionContext& ctx) {
   return array;
 }
 
+// The extents of the elements in the whole, as they were in the operator. Without OutIndex nothing but the array tells
+// them, which may have been written since.
+PoolVector<int64_t> ElementExtents(const ExecutionContext& ctx, const Layout& layout) {
+  PoolVector<int64_t> extents;
+  if (const LoDTensor* index = ctx.InputOrNull("OutIndex")) {
+    extents.assign(index->data<int32_t>(), index->data<int32_t>() + index->numel());
+    return extents;
+  }
+  for (const LoDTensor& element : FullArray(ctx)) {
+    HR_ENFORCE(layout.is_stack || layout.axis < element.dims().size(), InvalidArgument, "input X: an element has dims ",
+               ToString(element.dims()), ", which have no dimension ", layout.axis);
+    extents.push_back(layout.Extent(element));
+  }
+  return extents;
+}
+
 class TensorArrayToTensorOp : public OperatorBase {
  public:
   using OperatorBase::OperatorBase;
@@ -55,7 +84,7 @@ class TensorArrayToTensorOp : public OperatorBase {
   void RunImpl(const Scope& scope, const Place&) override {
     const ExecutionContext& ctx = Bind(scope);
     const LoDTensorArray& array = FullArray(ctx);
-    const Layout layout(ctx, array[0].dims());
+    const Layout layout(ctx, array[0].dims().size());
     const DDim known = layout.Dims(array[0].dims(), 0);
     PoolVector<const LoDTensor*> pieces;
     PoolVector<int64_t> extents;
@@ -92,17 +121,18 @@ class TensorArrayToTensorGradOp : public OperatorBase {
  private:
   void RunImpl(const Scope& scope, const Place&) override {
     const ExecutionContext& ctx = Bind(scope);
-    const LoDTensorArray& array = FullArray(ctx);
-    const Layout layout(ctx, array[0].dims());
-    LoDTensorArray parts(array.size());
+    const LoDTensor& whole = ctx.Input("Out@GRAD");
+    const size_t rank = whole.dims().size();
+    HR_ENFORCE(rank > 0, InvalidArgument, "input Out@GRAD: expected the dims of Out, got a scalar");
+    const Layout layout(ctx, ctx.Attr<bool>("use_stack") ? rank - 1 : rank);
+    const PoolVector<int64_t> extents = ElementExtents(ctx, layout);
+    LoDTensorArray parts(extents.size());
     PoolVector<LoDTensor*> pieces;
-    PoolVector<int64_t> extents;
-    for (size_t i = 0; i < array.size(); ++i) {
-      parts[i].Resize(array[i].dims());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].Resize(layout.ElementDims(whole.dims(), extents[i]));
       pieces.push_back(&parts[i]);
-      extents.push_back(layout.Extent(array[i]));
     }
-    Cut(ctx.Input("Out@GRAD"), pieces, extents, layout.axis);
+    Cut(whole, pieces, extents, layout.axis);
     for (size_t i = 0; i < parts.size(); ++i) {
       AddToPlace(parts[i], i, ctx.OutputAs<LoDTensorArray>("X@GRAD"));
     }
@@ -143,22 +173,31 @@ HEADRACE_REGISTER_OP(tensor_array_to_tensor)
     .Operator<TensorArrayToTensorOp>()
     .Gradient([](const OpDesc& op) {
       const std::string x_grad = GradVarName(op.Input("X")[0]);
-      return std::vector<OpDesc>{
-          {"tensor_array_to_tensor_grad",
-           {{"X", op.Input("X")}, {"Out@GRAD", {GradVarName(op.Output("Out")[0])}}, {"X@GRAD", {x_grad}}},
-           {{"X@GRAD", {x_grad}}},
-           op.attrs}};
+      OpDesc gradient{"tensor_array_to_tensor_grad",
+                      {{"X", op.Input("X")}, {"Out@GRAD", {GradVarName(op.Output("Out")[0])}}, {"X@GRAD", {x_grad}}},
+                      {{"X@GRAD", {x_grad}}},
+                      op.attrs};
+      if (!op.Output("OutIndex").empty()) {
+        gradient.inputs["OutIndex"] = op.Output("OutIndex");
+      }
+      return std::vector<OpDesc>{std::move(gradient)};
     });
 
 HEADRACE_REGISTER_OP(tensor_array_to_tensor_grad)
     .Comment("Gradient of tensor_array_to_tensor: adds to those of the array's elements.")
-    .Input("X", "as in the operator")
+    .Input("X", "as in the operator; used without OutIndex only, and then as it was")
+    .Input("OutIndex", "as in the operator", kDispensable)
     .Input("Out@GRAD", "gradient of Out")
     .Input("X@GRAD", "gradients of the array's elements, so far")
     .Output("X@GRAD", "the same array")
     .InPlace("X@GRAD", "X@GRAD")
     .With(Attributes)
-    .InferShape([](InferShapeContext& ctx) { EnforceArray(ctx.OutputDesc("X@GRAD"), "output X@GRAD"); })
+    .InferShape([](InferShapeContext& ctx) {
+      if (ctx.HasInput("OutIndex")) {
+        EnforceType(ctx, "OutIndex", DataType::kInt32);
+      }
+      EnforceArray(ctx.OutputDesc("X@GRAD"), "output X@GRAD");
+    })
     .Operator<TensorArrayToTensorGradOp>();
 
 }  // namespace headrace::ops

@@ -50,6 +50,8 @@ class LoadOp : public OperatorBase {
  public:
   using OperatorBase::OperatorBase;
 
+  void Prepare(const BlockDesc& block) override { block_ = &block; }
+
  private:
   void RunImpl(const Scope& scope, const Place&) override {
     const auto& names = Outputs("Out");
@@ -58,10 +60,18 @@ class LoadOp : public OperatorBase {
       targets.push_back(scope.GetVar(name).GetMutable<LoDTensor>());
     }
     std::vector<LoDTensor> tensors = ReadTensors(Attr<std::string>("file_path"), names);  // or all stay as they are
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const VarDesc* var = block_ == nullptr ? nullptr : block_->FindVar(names[i]);
+      if (var != nullptr && !var->tensor.dims.empty()) {
+        FitDeclared(names[i], var->tensor, /*any_dims=*/false, &tensors[i]);
+      }
+    }
     for (size_t i = 0; i < targets.size(); ++i) {
       *targets[i] = std::move(tensors[i]);
     }
   }
+
+  const BlockDesc* block_ = nullptr;
 };
 
 void CheckNotHalf(const bool& half) {
@@ -103,14 +113,14 @@ HEADRACE_REGISTER_OP(save_combine)
 
 HEADRACE_REGISTER_OP(load)
     .Comment("Reads a tensor from a file that save has written, with its LoD.")
-    .Output("Out", "the tensor; keeps the dims and the dtype that it is declared with in the program")
+    .Output("Out", "the tensor; of the dims and the dtype that the program declares, if it declares dims")
     .With(LoadAttrs)
     .InferShape([](InferShapeContext& ctx) { CheckPath(ctx); })
     .Operator<LoadOp>();
 
 HEADRACE_REGISTER_OP(load_combine)
     .Comment("Reads all tensors of a file that save_combine has written, with their LoDs.")
-    .Output("Out", "the tensors, in the order in which they were written", kDuplicable)
+    .Output("Out", "the tensors, in the order in which they were written; each as load has it", kDuplicable)
     .With(LoadAttrs)
     .InferShape([](InferShapeContext& ctx) { CheckPath(ctx); })
     .Operator<LoadOp>();

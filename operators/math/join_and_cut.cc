@@ -59,6 +59,12 @@ void Join(const PoolVector<const LoDTensor*>& pieces, const PoolVector<int64_t>&
 }
 
 void Cut(const LoDTensor& x, const PoolVector<LoDTensor*>& pieces, const PoolVector<int64_t>& extents, size_t axis) {
+  int64_t sum = 0;
+  for (const int64_t extent : extents) {
+    sum = AddExtents(sum, extent);
+  }
+  HR_ENFORCE(sum == x.dims()[axis], InvalidArgument, "the pieces have ", sum, " in dimension ", axis,
+             " together, the tensor that they are cut from has dims ", ToString(x.dims()));
   PoolVector<std::byte*> to;
   for (LoDTensor* piece : pieces) {
     to.push_back(piece == nullptr ? nullptr : static_cast<std::byte*>(piece->mutable_data(x.dtype())));

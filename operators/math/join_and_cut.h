@@ -15,7 +15,8 @@ namespace headrace::ops {
 void Join(const PoolVector<const LoDTensor*>& pieces, const PoolVector<int64_t>& extents, LoDTensor* out, DataType type,
           size_t axis);
 
-// The inverse of Join, for pieces that have their dims. A piece that is nullptr is left out.
+// The inverse of Join, for pieces that have their dims. A piece that is nullptr is left out. Throws InvalidArgument if
+// the extents do not add up to that of `x`.
 void Cut(const LoDTensor& x, const PoolVector<LoDTensor*>& pieces, const PoolVector<int64_t>& extents, size_t axis);
 
 }  // namespace headrace::ops

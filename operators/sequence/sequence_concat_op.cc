@@ -116,7 +116,7 @@ HEADRACE_REGISTER_OP(sequence_concat)
 
 HEADRACE_REGISTER_OP(sequence_concat_grad)
     .Comment("Gradient of sequence_concat.")
-    .Input("X", "as in the operator; only dims and LoD are used", kDuplicable)
+    .Input("X", "as in the operator; only dims and LoD are used", kDuplicable | kShapeOnly)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims and LoD of X each", kDuplicable)
     .KernelTypeFrom("Out@GRAD")

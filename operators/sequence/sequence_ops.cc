@@ -251,7 +251,7 @@ HEADRACE_REGISTER_OP(sequence_softmax)
 
 HEADRACE_REGISTER_OP(sequence_softmax_grad)
     .Comment("Gradient of sequence_softmax.")
-    .Input("X", "as in the operator; only its LoD is used")
+    .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("Out", "as in the operator")
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")

@@ -112,6 +112,12 @@ void RecordIOReader::Rewind() {
 
 bool RecordIOReader::Next(std::string_view* record) {
   while (taken_ == records_) {
+    if (!rest_.empty()) {
+      const size_t bytes = std::exchange(rest_, {}).size();
+      Throw<DataLoss>("'", path_, "', chunk ", chunks_ - 1, ", from record ", records_before_, ": its header says ",
+                      records_, records_ == 1 ? " record" : " records", ", but ", bytes,
+                      bytes == 1 ? " byte follows" : " bytes follow");
+    }
     if (!ReadChunk()) return false;
   }
   uint32_t size = 0;
@@ -123,6 +129,7 @@ bool RecordIOReader::Next(std::string_view* record) {
   if (!has_size || size > rest_.size()) {
     const uint64_t record_number = records_before_ + taken_;
     taken_ = records_;
+    rest_ = {};
     Throw<DataLoss>("'", path_, "', chunk ", chunks_ - 1, ", record ", record_number, ": it is cut off");
   }
   *record = rest_.substr(0, size);

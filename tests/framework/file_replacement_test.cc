@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "framework/errors.h"
+#include "framework/wait_hook.h"
 
 namespace headrace {
 namespace {
@@ -191,6 +193,25 @@ TEST_F(FileReplacementTest, ANoteThatLeadsOutOfTheFolderIsRefused) {
   EXPECT_THROW(FileSetLock(folder_ / "inner"), DataLoss);
   std::ofstream(folder_ / "inner" / ".unfinished-set", std::ios::binary) << "a";  // cut off
   EXPECT_THROW(FileSetLock(folder_ / "inner"), DataLoss);
+}
+
+TEST_F(FileReplacementTest, AWaitForAFolderThatAHookEndsKeepsNoFile) {
+  const FileSetReplacement set(folder_);
+  const auto descriptors = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto before = descriptors();
+  const ScopedWaitHook hook([] { throw Timeout("enough"); }, std::chrono::milliseconds(0));
+  EXPECT_THROW(FileSetLock{folder_}, Timeout);
+  EXPECT_EQ(descriptors(), before);
+}
+
+TEST_F(FileReplacementTest, AFileOfASetThatIsGoneIsAnIoError) {
+  FileSetReplacement set(folder_);
+  set.Add("a").Write("a");
+  set.Add("a").Write("a again");  // under another name, since nobody else may have the first
+  fs::remove(folder_ / ".a.unfinished-of-set-1");
+  EXPECT_THROW(set.Commit(), IoError);
 }
 
 TEST_F(FileReplacementTest, NamesThatLeadOutOfTheFolderAreRefused) {

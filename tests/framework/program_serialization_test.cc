@@ -284,6 +284,18 @@ TEST(ProgramParse, OperatorsOfNewerVersionsAreRefused) {
   }
 }
 
+TEST(ProgramParse, NegativeVersionsAreDataLoss) {
+  const auto field = [](char number, const std::string& bytes) {
+    return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+  };
+  const std::string minus_one = "\x08" + std::string(9, '\xff') + "\x01";
+  for (const char* type : {"test_versioned", "test_scale", "unheard_of"}) {
+    // In the map of versions (5), a pair (1) of name and version.
+    const std::string versions = field(5, field(1, field(1, type) + field(2, minus_one)));
+    EXPECT_THROW(ProgramDesc::Parse(ProgramOfVersion(3, "percent") + versions), DataLoss) << type;
+  }
+}
+
 TEST(ProgramParse, BadEnumValuesAreDataLoss) {
   ProgramDesc program;
   Declare(&program, "v");

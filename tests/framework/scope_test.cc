@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "framework/errors.h"
+#include "framework/scope_bindings.h"
 
 namespace headrace {
 namespace {
@@ -128,6 +130,18 @@ TEST(Scope, ThreadsMayCreateAndFindAtOnce) {
     thread.join();
   }
   EXPECT_EQ(scope.LocalVarNames().size(), 500U);
+}
+
+TEST(ScopeBindings, ABindingThatCannotBeMadeLeavesNoOldOnes) {
+  constexpr int kMaxEntries = 2048;
+  std::vector<Scope> scopes(kMaxEntries + 1);
+  ScopeBindings<int> bindings;
+  for (int i = 0; i < kMaxEntries; ++i) {
+    bindings.At(scopes[static_cast<size_t>(i)], [i] { return i; });
+  }
+  EXPECT_EQ(bindings.At(scopes[0], [] { return -1; }), 0);
+  EXPECT_THROW(bindings.At(scopes.back(), []() -> int { throw NotFound("no variable"); }), NotFound);
+  EXPECT_EQ(bindings.At(scopes[1], [] { return -1; }), -1);
 }
 
 }  // namespace

@@ -241,6 +241,74 @@ TEST_F(ModelFilesTest, RefusesAModelThatNeedsAReader) {
   EXPECT_EQ(Infer(LoadInferenceModel(folder_, &scope_), &scope_), (std::vector<float>{0, 0, 0.5f, 1.5f}));
 }
 
+// y = relu(2x) if `cond`, of which the operator of the condition does not tell what its block reads and writes.
+ProgramDesc WithUntoldBlock() {
+  ProgramDesc program;
+  BlockDesc& root = program.block(0);
+  root.Var("x").tensor.dims = {-1, 2};
+  root.Var("y").tensor.dims = {-1, 2};
+  root.Append("fill_constant", {}, {{"Out", {"cond"}}},
+              {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kBool)}, {"value", 1.0F}});
+  root.Append("scale", {{"X", {"x"}}}, {{"Out", {"doubled"}}}, {{"scale", 2.0F}});
+  root.Append("scale", {{"X", {"x"}}}, {{"Out", {"unused"}}}, {{"scale", 3.0F}});
+  program.AppendBlock(0).AppendOp({"relu", {{"X", {"doubled"}}}, {{"Out", {"y"}}}, {}});
+  root.AppendOp(
+      {"conditional_block", {{"Cond", {"cond"}}}, {}, {{"sub_block", BlockRef{1}}, {"is_scalar_condition", true}}});
+  return program;
+}
+
+TEST_F(ModelFilesTest, KeepsWhatInnerBlocksReadAndWrite) {
+  SaveInferenceModel(WithUntoldBlock(), {"x"}, {"y"}, scope_, folder_);
+  const InferenceModel model = LoadInferenceModel(folder_, &scope_);
+  EXPECT_EQ(model.program->block(0).ops().size(), 5u);  // with feed and fetch
+  EXPECT_FALSE(model.program->block(0).HasLocalVar("unused"));
+  EXPECT_EQ(Infer(model, &scope_), (std::vector<float>{0, 0, 1, 3}));
+}
+
+TEST_F(ModelFilesTest, RefusesAModelOfWhichAnInnerBlockNeedsAReader) {
+  ProgramDesc program = WithUntoldBlock();
+  VarDesc& reader = program.block(0).Var("reader");
+  reader.kind = VarKind::kReader;
+  reader.persistable = true;
+  reader.reader = {{.dims = {-1, 2}}};
+  program.block(0).InsertOp(0, {"read", {{"Reader", {"reader"}}}, {{"Out", {"doubled"}}}, {}});
+  program.block(0).RemoveOps(2, 3);
+  try {
+    SaveInferenceModel(program, {}, {"y"}, scope_, folder_);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("depends on 'doubled'"));
+  }
+}
+
+TEST_F(ModelFilesTest, NoTwoFetchesHaveOneColumn) {
+  const std::string twice = net_.Add("scale", {{"X", net_.probabilities}}, {"Out"}, {{"scale", 2.0F}});
+  SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities, twice}, scope_, folder_);
+  const auto program = LoadProgram(folder_ / "__model__");
+  BlockDesc& block = program->block(0);
+  const size_t last = block.ops().size() - 1;
+  block.MutableOp(last).attrs["col"] = int32_t{7};  // Paddle leaves columns out
+  SaveProgram(*program, folder_ / "__model__");
+  EXPECT_EQ(LoadInferenceModel(folder_, &scope_).fetches, (std::vector<std::string>{net_.probabilities, twice}));
+  for (const int32_t column : {0, -1}) {
+    block.MutableOp(last).attrs["col"] = column;
+    SaveProgram(*program, folder_ / "__model__");
+    EXPECT_THROW(LoadInferenceModel(folder_, &scope_), DataLoss);
+  }
+}
+
+TEST_F(ModelFilesTest, EveryErrorOfAProgramNamesItsFile) {
+  std::string bytes = net_.main().Serialize();
+  bytes.replace(bytes.find("\x07softmax"), 8, "\x07unheard");  // the operator
+  Overwrite("main", bytes);
+  try {
+    LoadProgram(folder_ / "main");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const NotFound& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("unheard"), testing::HasSubstr(folder_ / "main")));
+  }
+}
+
 TEST(VariableFileName, StaysInTheFolderAndIsSeen) {
   EXPECT_EQ(VariableFileName("fc_0.w_0"), "fc_0.w_0");
   EXPECT_EQ(VariableFileName("encoder/fc_0.w_0"), "encoder/fc_0.w_0");

@@ -138,6 +138,53 @@ TEST(BatchReaderTest, RefusesBatchesThatDoNotFitTogetherAndGoesOn) {
   EXPECT_EQ(batch[0].dims(), (DDim{2, 4}));
 }
 
+// Reads `source` through `reader`, which has taken a batch from the queue and waits for the next when it is stopped.
+void ExpectNothingOfAnInterruptedRead(ReaderBase& reader, LoDTensorBlockingQueue& queue) {
+  queue.Push(MakeBatch(0));
+  LoDTensorArray batch = MakeBatch(1);
+  std::jthread consumer([&] { reader.ReadIfRunning(&batch); });
+  while (queue.Size() != 0) GiveOthersTime();
+  reader.Shutdown();
+  consumer.join();
+  EXPECT_THAT(batch, IsEmpty());
+  EXPECT_EQ(reader.stats().batches, 0U);
+  reader.Start();
+  queue.Push(MakeBatch(5));
+  queue.Close();
+  EXPECT_THAT(ReadAll(reader), ElementsAre(5));
+}
+
+TEST(BatchReaderTest, AnInterruptedReadYieldsNothing) {
+  const auto queue = MakeQueue(4);
+  const auto source = std::make_shared<PyReader>(queue);
+  ExpectNothingOfAnInterruptedRead(*DecoratedReader::Make<BatchReader>(source, 3, /*drop_last=*/false), *queue);
+}
+
+TEST(ShuffleReaderTest, AnInterruptedReadYieldsNothing) {
+  const auto queue = MakeQueue(4);
+  const auto source = std::make_shared<PyReader>(queue);
+  ExpectNothingOfAnInterruptedRead(*DecoratedReader::Make<ShuffleReader>(source, 3, 0), *queue);
+}
+
+// Its batch 4 is not of the form that it declares.
+class FourthIsAMatrix : public ReaderBase {
+ public:
+  FourthIsAMatrix() : ReaderBase({.specs = ScalarSpecs()}) {}
+
+ private:
+  void ReadNextImpl(LoDTensorArray* out) override {
+    *out = {MakeTensor<float>(batches_++ == 4 ? DDim{1, 1} : DDim{1}, 0)};
+  }
+  int batches_ = 0;
+};
+
+TEST(BatchReaderTest, ErrorsNameTheBatchOfTheReaderBelow) {
+  const auto reader = DecoratedReader::Make<BatchReader>(std::make_shared<FourthIsAMatrix>(), 2, /*drop_last=*/false);
+  LoDTensorArray batch;
+  for (int i = 0; i < 2; ++i) reader->ReadNext(&batch);
+  EXPECT_THAT(ErrorOf<InvalidArgument>([&] { reader->ReadNext(&batch); }).message(), HasSubstr("batch 4, "));
+}
+
 TEST(BatchReaderTest, RefusesScalarsAndASizeOfZero) {
   const auto scalars = std::make_shared<PyReader>(MakeQueue(1, {{.dims = {}}}));
   EXPECT_THROW(DecoratedReader::Make<BatchReader>(scalars, 2, false), InvalidArgument);

@@ -1,16 +1,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "framework/backward.h"
 #include "framework/errors.h"
 #include "framework/executor.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "framework/selected_rows.h"
 #include "framework/wait_hook.h"
+#include "operators/control_flow/array_gradient.h"
 #include "tests/operators/net.h"
 
 namespace headrace {
@@ -161,6 +166,71 @@ TEST_P(ArrayTest, PlacesOutsideOfTheRangeAreRefused) {
   EXPECT_THROW(Executor().Run(program, &scope), OutOfRange);
 }
 INSTANTIATE_TEST_SUITE_P(Places, ArrayTest, testing::Values(-1.0, 1048576.0, 4611686018427387904.0));
+
+// w and 3w side by side; later, all of it is written to `place` of the same array.
+ProgramDesc JoinedThenWritten(double place, bool has_index) {
+  ProgramDesc program;
+  BlockDesc& root = program.block(0);
+  VarDesc& w = root.Var("w");
+  w.tensor.dims = {2};
+  w.persistable = w.is_parameter = true;
+  root.Var("factors").tensor.dims = {4};
+  root.Var("array").kind = VarKind::kLoDTensorArray;
+  Fill(&root, "zero", 0);
+  Fill(&root, "one", 1);
+  Fill(&root, "place", place);
+  root.Append("scale", {{"X", {"w"}}}, {{"Out", {"w3"}}}, {{"scale", 3.0F}});
+  root.Append("write_to_array", {{"X", {"w"}}, {"I", {"zero"}}}, {{"Out", {"array"}}});
+  root.Append("write_to_array", {{"X", {"w3"}}, {"I", {"one"}}}, {{"Out", {"array"}}});
+  VarNameMap outputs{{"Out", {"joined"}}};
+  if (has_index) {
+    outputs["OutIndex"] = {"extents"};
+  }
+  root.Append("tensor_array_to_tensor", {{"X", {"array"}}}, outputs);
+  root.Append("write_to_array", {{"X", {"joined"}}, {"I", {"place"}}}, {{"Out", {"array"}}});
+  root.Append("elementwise_mul", {{"X", {"joined"}}, {"Y", {"factors"}}}, {{"Out", {"product"}}});
+  root.Append("reduce_sum", {{"X", {"product"}}}, {{"Out", {"loss"}}}, {{"reduce_all", true}});
+  AppendBackward(&program, "loss");
+  return program;
+}
+
+std::vector<float> GradientOfJoined(const ProgramDesc& program) {
+  Scope scope;
+  LoDTensor* w = scope.Var("w")->GetMutable<LoDTensor>();
+  w->Resize({2});
+  std::fill_n(w->mutable_data<float>(), 2, 1.0F);
+  LoDTensor factors;
+  factors.Resize({4});
+  std::iota(factors.mutable_data<float>(), factors.mutable_data<float>() + 4, 1.0F);
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"w@GRAD"}), &scope, {{"factors", factors}}, &fetched);
+  return {fetched[0].data<float>(), fetched[0].data<float>() + fetched[0].numel()};
+}
+
+TEST(TensorArrayToTensor, TheGradientIsOfTheArrayAsItWas) {
+  for (const double place : {0.0, 1.0, 2.0}) {
+    EXPECT_EQ(GradientOfJoined(JoinedThenWritten(place, true)), (std::vector<float>{1 + 3 * 3, 2 + 3 * 4})) << place;
+  }
+}
+
+TEST(TensorArrayToTensor, WithoutOutIndexAnArrayThatNoLongerFitsIsRefused) {
+  for (const double place : {0.0, 2.0}) {
+    EXPECT_THROW(GradientOfJoined(JoinedThenWritten(place, false)), InvalidArgument) << place;
+  }
+}
+
+TEST(AppendRows, TheStepsMustHaveOneDtype) {
+  SelectedRows floats;
+  *floats.mutable_rows() = {0};
+  floats.set_height(2);
+  floats.mutable_value()->Resize({1, 3}).mutable_data<float>();
+  SelectedRows doubles;
+  *doubles.mutable_rows() = {1};
+  doubles.set_height(2);
+  doubles.mutable_value()->Resize({1, 3}).mutable_data<double>();
+  EXPECT_THROW(ops::AppendRows(doubles, &floats), InvalidArgument);
+  EXPECT_EQ(floats.rows().size(), 1U);
+}
 
 }  // namespace
 }  // namespace headrace

@@ -127,6 +127,25 @@ TEST_F(RecordIO, NamesAndPassesOverADamagedChunk) {
   EXPECT_FALSE(reader.Next(&record));
 }
 
+TEST_F(RecordIO, ACountOfRecordsThatIsWrongIsNoticed) {
+  const std::string a = Number(1) + "a";
+  SetFile(Chunk(1, 0, a + a) + Chunk(0, 0, a) + Chunk(2, 0, a + "xyz") + Chunk(1, 0, a));
+  RecordIOReader reader(Path());
+  std::vector<std::string> seen;
+  for (std::string_view record;;) {
+    try {
+      if (!reader.Next(&record)) break;
+      seen.emplace_back(record);
+    } catch (const DataLoss& error) {
+      seen.push_back(error.message().substr(error.message().find("chunk")));
+      EXPECT_TRUE(reader.can_continue());
+    }
+  }
+  EXPECT_THAT(seen, testing::ElementsAre("a", "chunk 0, from record 0: its header says 1 record, but 5 bytes follow",
+                                         "chunk 1, from record 1: its header says 0 records, but 5 bytes follow", "a",
+                                         "chunk 2, record 2: it is cut off", "a"));
+}
+
 TEST_F(RecordIO, TwoWritersOfOneFileDoNotMixUpWhatTheyWrite) {
   RecordIOWriter first(Path(), RecordIOCompressor::kNoCompress, 1);
   RecordIOWriter second(Path(), RecordIOCompressor::kNoCompress, 1);
