@@ -1,8 +1,8 @@
-// How append_backward works. gradient_influence.h tells which variables depend on parameters. A gradient belongs to a value, and a
-// name may stand for several values, one after another; so gradients are kept by the keys of value_versions.h, which
-// also saves values that the backward pass needs and the forward pass overwrites. Planning goes through the operators
-// of a block, last first, and notes which gradient operators are needed; then names are made unique and the operators
-// are appended.
+// How append_backward works. gradient_influence.h tells which variables depend on parameters. A gradient belongs to a
+// value, and a name may stand for several values, one after another; so gradients are kept by the keys of
+// value_versions.h, which also saves values that the backward pass needs and the forward pass overwrites. Planning goes
+// through the operators of a block, last first, and notes which gradient operators are needed; then names are made
+// unique and the operators are appended.
 //
 // An operator with a block gets a gradient block, which lies within the block that it differentiates and so sees the
 // variables of the step. What goes from one to the other goes through the gradient operator; see
