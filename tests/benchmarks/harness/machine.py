@@ -30,6 +30,8 @@ def processor() -> str:
 
 
 def slug(machine: dict[str, str]) -> str:
-    """A name for files."""
-    words = re.sub(r"[^a-z0-9]+", "-", machine["processor"].partition("(")[0].lower()).strip("-")
-    return f"{words}-{machine['processors']}"
+    """A name for files: one for each kind of processor and number of them, so that no page mixes two."""
+    name, _, details = machine["processor"].replace("(R)", "").partition("(")
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    family_and_model = re.findall(r"\d+", details)
+    return "-".join([*words, *family_and_model, machine["processors"]])

@@ -86,3 +86,17 @@ def test_the_page_tells_that_other_programs_ran(harness: Any, result: Any) -> No
     other = dataclasses.replace(result, row="b", real_time=False)
     text = harness.report.scheduling({"a": result, "b": other})
     assert "the contestants of a ran before them, with real-time priority (`chrt -f 10`)" in text
+
+
+def test_machines_with_other_processors_share_no_page(harness: Any) -> None:
+    """Results of earlier runs are kept, so those of another machine would end up beside them."""
+    names = [
+        harness.machine.slug({"processor": processor, "processors": count})
+        for processor, count in (
+            ("AMD EPYC (family 25, model 1), in a virtual machine", "2"),
+            ("AMD EPYC (family 25, model 17), in a virtual machine", "2"),
+            ("AMD EPYC (family 25, model 17), in a virtual machine", "16"),
+            ("Intel(R) Xeon(R) Processor (family 6, model 207)", "16"),
+        )
+    ]
+    assert names == ["amd-epyc-25-1-2", "amd-epyc-25-17-2", "amd-epyc-25-17-16", "intel-xeon-processor-6-207-16"]
