@@ -104,7 +104,7 @@ class ModelAverage(_Average):
         regularization: object = None,
         name: str | None = None,
     ) -> None:
-        self._name = unique_name.generate("model_average") if name is None else name
+        self._name = name
         self._counts: list[str] = []
         super().__init__()
         main = default_main_program()
@@ -122,12 +122,13 @@ class ModelAverage(_Average):
     def _accumulate(self, parameter: Parameter, attrs: dict[str, float | int]) -> dict[str, Variable]:
         """Adds the operator that adds ``parameter`` up; returns its state by the names of the slots."""
         state = {}
+        prefix = "" if self._name is None else f"{self._name}_"
         for what in ("sum_1", "sum_2", "sum_3", "num_accumulates", "old_num_accumulates", "num_updates"):
             is_sum = what.startswith("sum")
             state[what] = create_initialized_var(
                 default_main_program(),
                 default_startup_program(),
-                unique_name.generate(f"{self._name}.{parameter.name}.{what}"),
+                unique_name.generate(f"{parameter.name}_{prefix}{what}"),
                 parameter.shape if is_sum else [1],
                 parameter.dtype if is_sum else "int64",
                 initializer.Constant(0.0),
@@ -142,7 +143,7 @@ class ModelAverage(_Average):
         return state
 
     def _add_to_programs(self, parameter: Parameter, state: dict[str, Variable]) -> None:
-        kept = unique_name.generate(f"{self._name}.{parameter.name}.kept")
+        kept = unique_name.generate(f"{parameter.name}.average_tmp")
         with program_guard(self._apply, Program()):
             block = self._apply.global_block()
             self._keep(parameter, kept)

@@ -10,6 +10,7 @@ these functions) gets either all old files or all new ones.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import urllib.parse
@@ -164,7 +165,7 @@ def load_vars(
     scope: Scope | None = None,
 ) -> None:
     """Loads the files of ``save_vars`` into the scope. Same arguments. Either all variables are loaded or, on an
-    error, none. Fluid's folders have no file for the counters of random operators, which stay as they are then.
+    error, none. Fluid's files lack the counters of random operators, which stay as they are then.
 
     Raises:
         NotFound: there is no file, or no value for a variable.
@@ -182,10 +183,18 @@ def load_vars(
 
 def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> dict[str, LoDTensor]:
     earlier = _earlier_names(variables)
-    if filename is not None:
-        return _read_one(os.path.join(folder, filename), sorted({var.name for var in variables}), earlier)
-    values = {}
     counters = _counters(variables)
+    if filename is not None:
+        path, names = os.path.join(folder, filename), sorted({var.name for var in variables})
+        try:
+            return _read_one(path, names, earlier)
+        except errors.DataLoss:
+            if not counters:
+                raise
+            with contextlib.suppress(errors.DataLoss):
+                return _read_one(path, [name for name in names if name not in counters], earlier)
+            raise
+    values = {}
     for var in variables:
         try:
             values[var.name] = _read_each(folder, var.name, earlier)

@@ -43,7 +43,8 @@ def simple_img_conv_pool(
         conv_groups,
         param_attr,
         bias_attr,
-        act=act,
+        use_cudnn,
+        act,
     )
     return layers.pool2d(convolved, pool_size, pool_type, pool_stride, pool_padding, global_pooling=global_pooling)
 
@@ -70,7 +71,7 @@ def img_conv_group(
     use_cudnn: bool = True,
 ) -> Variable:
     """A conv2d for each of ``conv_num_filter``, with batch_norm and dropout after it or not, then a pool2d. What is
-    given as a list has an item for each conv2d. ``use_cudnn`` has no effect.
+    given as a list has an item for each conv2d.
     """
     count = len(conv_num_filter)
     out = input
@@ -83,7 +84,7 @@ def img_conv_group(
         _for_each(conv_batchnorm_drop_rate, count, "conv_batchnorm_drop_rate"),
     ):
         act = None if normalize else conv_act
-        out = layers.conv2d(out, filters, size, padding=padding, param_attr=attr, act=act)
+        out = layers.conv2d(out, filters, size, padding=padding, param_attr=attr, use_cudnn=use_cudnn, act=act)
         if normalize:
             out = layers.batch_norm(out, act=conv_act)
             if abs(drop_rate) > 1e-5:

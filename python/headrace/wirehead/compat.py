@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from headrace import errors
 from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
 from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
@@ -157,6 +158,7 @@ class WireheadGenerator(_Generator):
         self, generator: Iterable[Any], config_path: ConfigSource = "config.yaml", n_samples: int = int(1e9)
     ) -> None:
         super().__init__(generator, config_path, n_samples)
+        self._cache: Cache | None = None
         self._writer: Writer | None = None
         self._open = contextlib.ExitStack()
 
@@ -175,24 +177,28 @@ class WireheadGenerator(_Generator):
         Raises:
             StopIteration: there is none.
             StoreError, TypeError, ValueError: see :meth:`run`.
+            FailedPrecondition: it was stopped.
         """
-        sample = next(self.generator)
         if self._writer is None:
-            cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
+            cache = self._cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
             manager = self._open.enter_context(contextlib.closing(GenerationManager(cache)))
             self._open.enter_context(keeping(manager, self._stop))
             self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
             start_closing()
             atexit.register(self._close_at_exit)
-        stored = self._writer.put(sample)
-        if stored is not None:
-            self.stored += 1
-            if verbose:
-                print(f"Pushing index: {stored[1]}, with cap: {self.config.swap_cap}")
+        stored = self._writer.put(next(self.generator))
+        if stored is None:
+            self.close()  # raises what has ended the thread
+            raise errors.FailedPrecondition("this generator was stopped, and stores no more samples")
+        self.stored += 1
+        if verbose:
+            print(f"Pushing index: {stored[1]}, with cap: {self.config.swap_cap}")
 
     def close(self) -> None:
         """Stops the thread that :meth:`cycle` has started."""
-        self._writer = None
+        if self._cache is not None:
+            self._cache.begin_close()
+        self._cache = self._writer = None
         atexit.unregister(self._close_at_exit)
         self._open.close()
 

@@ -70,3 +70,28 @@ def test_a_child_that_is_forked_meanwhile_has_its_handlers(handled: list[int]) -
             signal.raise_signal(signal.SIGUSR1)
             os._exit(0 if handled == [signal.SIGUSR1] else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_handler_that_raises_while_they_come_back_keeps_none_away(
+    handled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_back = signal.signal
+    raised = []
+
+    def put_back_and_fail(number: int, handler: object) -> object:
+        before = put_back(number, handler)  # type: ignore[arg-type]
+        if callable(handler) and getattr(handler, "__name__", "") == "fail" and not raised:
+            raised.append(number)
+            handler(number, None)
+        return before
+
+    monkeypatch.setattr(signal, "signal", put_back_and_fail)
+    with pytest.raises(TimeoutError), deferred_signals():
+        signal.raise_signal(signal.SIGUSR1)
+    assert raised
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert handled == [signal.SIGUSR2, signal.SIGUSR1]
+    with deferred_signals():  # works as before
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(handled) == 2
+    assert len(handled) == 3

@@ -408,3 +408,16 @@ def test_volumes_of_another_size(exe: fluid.Executor) -> None:
     ):
         with pytest.raises(errors.InvalidArgument, match=part):
             layers.resize_trilinear(x, **arguments)
+
+
+def test_depthwise_convolutions_are_named_as_in_fluid() -> None:
+    x = fluid.data("x", [None, 4, 8, 8])
+    names = []
+    for groups, filters, use_cudnn in ((4, 8, False), (4, 8, True), (2, 4, False), (None, 4, False)):
+        layers.conv2d(x, filters, 3, groups=groups, use_cudnn=use_cudnn)
+        layers.conv2d_transpose(x, 4, filter_size=3, groups=groups, use_cudnn=use_cudnn, bias_attr=False)
+        parameters = [p.name for p in fluid.default_main_program().all_parameters() if p.name not in names]
+        names += parameters
+        kinds = {name.rpartition("_")[0].rpartition("_")[0] for name in parameters if ".w_" in name}
+        prefix = "depthwise_" if groups == 4 and not use_cudnn else ""
+        assert kinds == {f"{prefix}conv2d", f"{prefix}conv2d_transpose"}

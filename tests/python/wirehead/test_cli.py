@@ -22,6 +22,7 @@ from ferretdb_server import Server
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
 from headrace.wirehead._command_line.commands import main
+from headrace.wirehead._command_line.supervisor import run_one
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.writer import Writer
 
@@ -137,7 +138,7 @@ def test_generators_and_managers_outlive_a_server_that_is_gone_for_longer_than_T
             error = r"the database at 127\.0\.0\.1:\d+ did not answer within 2 seconds \(TIMEOUT\)"
             manage.until(f"Manager: {error}")
             generate.until(f"headrace.wirehead: {error}")
-            generate.until("generator 0 exited with code 1; it is restarted")
+            generate.until("generator 0 exited with status 1; it is restarted")
             own_server.start()
             assert generate.process.wait(60) == 0
             manage.until(r"SWAP!.* so far: 100 ")
@@ -282,3 +283,19 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, ImportError, BrokenPipeError, TimeoutError])
+def test_an_error_of_the_generator_is_none_of_the_commands(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of which some mean that it is not to be started again."""
+    (tmp_path / "own_generator.py").write_text(
+        f"def samples():\n    yield 1, 2\n    yield 3, 4\n    raise {error.__name__}('of the generator')\n"
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 2}))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_generator", raising=False)
+    assert run_one("own_generator:samples", str(path), 0, 1, [1], None) == 1
+    assert "of the generator" in capsys.readouterr().err

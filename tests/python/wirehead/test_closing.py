@@ -151,6 +151,16 @@ finish = module.WireheadGenerator._finish
 module.WireheadGenerator._finish = lambda self, *rest: (finish(self, *rest), wait())
 assert WireheadGenerator(iter([(1, 2)] * 3), config).run() == 3
 """,
+    "compat": """
+from headrace.wirehead.compat import WireheadGenerator
+generator = WireheadGenerator(iter([(1, 2)] * 3), config)
+generator.cycle()
+wait()
+try:
+    generator.close()
+except ConnectionError:  # its lease expires
+    pass
+""",
     "manager": """
 from headrace.wirehead import WireheadGenerator, WireheadManager
 import headrace.wirehead.manager as module

@@ -117,3 +117,42 @@ def test_documents_that_a_crash_of_the_machine_has_torn(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["clean", "--config", str(tmp_path / "config.json")]) == 0
     Cache(config).close()
+
+
+def test_a_replacement_does_not_begin_the_next_pass(config: dict[str, Any], cache: Cache) -> None:
+    """Of a damaged sample: the one that comes in its place has not been asked for."""
+    Generator(numbered(0, 5), config).run()
+    damage(cache, 1, 2)
+    with MongoTupleheadDataset(config, on_corrupt="skip") as dataset:
+        read = []
+        for id in range(5):
+            if id == 3:
+                Generator(numbered(50, 5), config).run()
+            read.append(int(dataset[id][1][0]))
+            assert dataset.generation == 1
+        assert read == [0, 1, 3, 3, 4]
+        assert dataset[0][1][0] == 50
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("shape", [-1, -2]), ("dtype", "no_such_dtype"), ("dtype", ")("), ("dtype", None)]
+)
+def test_a_description_of_an_impossible_array_is_damage(
+    config: dict[str, Any], cache: Cache, what: str, value: object
+) -> None:
+    """It ends no manager, and a reader names the sample."""
+    Generator(numbered(0, 4), config).run()
+    of_block = samples_table(1, 0)
+    wrong = {k: v for k, v in cache.store.scan(of_block)["000000000003"].items() if k != "_id"}
+    wrong["kinds"][0][what] = value
+    wrong["kinds"][0]["compression"] = "none"
+    cache.store.remove(of_block, "000000000003")
+    cache.store.insert(of_block, "000000000003", wrong)
+    Generator(numbered(50, 2), config).run()
+    manager, deadline = GenerationManager(cache), time.monotonic() + 20
+    while cache.current() == 0:
+        manager.step()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with MongoTupleheadDataset(config, on_corrupt="skip") as dataset:
+        assert len(dataset[[0, 1, 2, 3, 4]]) >= 4

@@ -31,8 +31,10 @@ def deferred_signals() -> Iterator[None]:
                 signal.signal(number, lambda number, frame: arrived.append(number))
         yield
     finally:
-        _restore()
-        _deliver(arrived)
+        try:
+            _restore()
+        finally:  # whatever a handler that is back raises
+            _deliver(arrived)
 
 
 def _deliver(arrived: list[int]) -> None:
@@ -44,10 +46,16 @@ def _deliver(arrived: list[int]) -> None:
 
 
 def _restore() -> None:
-    # From now on a handler may raise: that of Ctrl-C, the likeliest, comes last but one.
-    for number in sorted(_put_off, reverse=True):
+    if not _put_off:
+        return
+    number = max(_put_off)
+    try:
         signal.signal(number, _put_off[number])
-    _put_off.clear()
+    finally:  # whatever a handler that is back raises
+        try:
+            _put_off.pop(number, None)
+        finally:
+            _restore()
 
 
 # A child has the handlers that it would have had.

@@ -142,16 +142,18 @@ def _convolve(
     act: str | None,
     name: str | None,
     data_format: str,
+    use_cudnn: bool,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d" else 3
     channels_last = _check_format(data_format, layer, dimensions)
     channels, _ = _check_images(input, layer, dimensions, channels_last)
     _check_filters(num_filters, layer)
+    is_depthwise = layer == "conv2d" and groups == channels and num_filters % channels == 0 and not use_cudnn
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0:
         raise errors.InvalidArgument(f"layers.{layer}: {channels} channels cannot be split into {groups} groups")
     kernel = _kernel(filter_size, layer, dimensions)
-    helper = LayerHelper(layer, name)
+    helper = LayerHelper(f"depthwise_{layer}" if is_depthwise else layer, name)  # so Fluid names parameters
     weight = helper.create_weight(
         param_attr,
         [num_filters, channels // groups, *kernel],
@@ -166,7 +168,7 @@ def _convolve(
         "groups": groups,
         "data_format": data_format,
     }
-    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=layer)
     axis = 1 + dimensions if channels_last else 1
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
@@ -186,14 +188,16 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
-    effect.
+    """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. If it is
+    depthwise, ``use_cudnn=False`` gives its parameters the names that Fluid then gives them: "depthwise_conv2d_…".
 
     Args:
         data_format: "NHWC": of [N, H, W, C], as the result is then.
     """
     sizes = (filter_size, stride, padding, dilation)
-    return _convolve("conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
+    return _convolve(
+        "conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format, use_cudnn
+    )
 
 
 def conv3d(
@@ -218,7 +222,9 @@ def conv3d(
         data_format: "NDHWC": of [N, D, H, W, C], as the result is then.
     """
     sizes = (filter_size, stride, padding, dilation)
-    return _convolve("conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
+    return _convolve(
+        "conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format, use_cudnn
+    )
 
 
 def _transpose(
@@ -236,11 +242,13 @@ def _transpose(
     act: str | None,
     name: str | None,
     data_format: str,
+    use_cudnn: bool,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d_transpose" else 3
     channels_last = _check_format(data_format, layer, dimensions)
     channels, extents = _check_images(input, layer, dimensions, channels_last)
     _check_filters(num_filters, layer)
+    is_depthwise = layer == "conv2d_transpose" and groups == channels == num_filters and not use_cudnn
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0 or num_filters % groups != 0:
         raise errors.InvalidArgument(
@@ -261,12 +269,12 @@ def _transpose(
         ]
     else:
         raise errors.InvalidArgument(f"layers.{layer}: filter_size, or output_size and known dims, are needed")
-    helper = LayerHelper(layer, name)
+    helper = LayerHelper(f"depthwise_{layer}" if is_depthwise else layer, name)  # so Fluid names parameters
     weight = helper.create_weight(param_attr, [channels, num_filters // groups, *kernel], input.dtype)
     out = helper.create_variable(input.dtype)
     attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
     attrs["data_format"] = data_format
-    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=layer)
     axis = 1 + dimensions if channels_last else 1
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
@@ -287,7 +295,7 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
+    """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` as for ``conv2d``.
 
     Args:
         output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
@@ -295,7 +303,7 @@ def conv2d_transpose(
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
     return _transpose(
-        "conv2d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format
+        "conv2d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format, use_cudnn
     )
 
 
@@ -324,7 +332,7 @@ def conv3d_transpose(
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
     return _transpose(
-        "conv3d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format
+        "conv3d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format, use_cudnn
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.data._workers.processes import describe_exit
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.generator import WireheadGenerator, ending_on_signals
 
@@ -57,7 +58,7 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
 def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int], n_samples: int | None) -> int:
     """Runs one generator in this process; returns its exit code.
 
-    An error of the generator's is raised if samples were stored before, else printed.
+    An error of the generator's is printed.
 
     ``random``, ``numpy.random`` and, if it has been imported, torch are seeded. Of its parameters the function gets by
     name: ``index``, which of all generator processes this is; ``count``, how many there are, as far as known; ``seed``.
@@ -82,11 +83,9 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
         runner.run()
     except (ConfigError, StoreError):
         raise
-    except Exception:
-        if runner is not None and runner.stored > 0:
-            raise
+    except Exception:  # of any type: those that the command itself may raise mean something else there
         traceback.print_exc()
-        return NOTHING_STORED
+        return 1 if runner is not None and runner.stored > 0 else NOTHING_STORED
     return 0
 
 
@@ -135,8 +134,13 @@ class Supervisor:
             try:
                 while (running or due) and not self.stop.is_set():
                     for i in [i for i, when in due.items() if time.monotonic() >= when]:
+                        try:
+                            running[i] = self._start(i, starts[i])
+                        except OSError as error:  # too many processes, say: the others go on
+                            log.warning("generator %d cannot be started yet: %s", self._first + i, error)
+                            due[i] = time.monotonic() + _LONGEST_PAUSE
+                            continue
                         del due[i]
-                        running[i] = self._start(i, starts[i])
                         started[i] = time.monotonic()
                         starts[i] += 1
                     for i, process in list(running.items()):
@@ -148,7 +152,7 @@ class Supervisor:
                             continue
                         is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
-                        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+                        how = describe_exit(code)
                         if code == NOTHING_STORED:
                             how = "failed before it had stored a sample"
                         if quick[i] >= _QUICK_DEATHS or code == 2:

@@ -236,13 +236,15 @@ class CacheDataset:
         """One sample."""
         round, id = self._round_and_id(operator.index(index))
         cap = self.config.swap_cap
+        generation: int | None = None
         for skipped in range(cap):
             try:
-                return self._read(round, (id + skipped) % cap, out)
+                return self._read(round, (id + skipped) % cap, out, generation)
             except CorruptSampleError as error:
                 if self.on_corrupt == "raise":
                     raise
                 log.warning("%s; the next one replaces it", error)
+                generation = error.generation  # of which the replacement has not been asked for
         raise CorruptSampleError(self._generation, id, "and so is every other sample of this generation")
 
     def _round_and_id(self, index: int) -> tuple[Round | None, int]:
@@ -258,10 +260,15 @@ class CacheDataset:
         generation = self._generation if round is None else self._rounds.get(round.number, self._generation)
         return _Name(f"{id} of generation {generation}")
 
-    def _read(self, round: Round | None, id: int, out: Any = None) -> Any:
+    def _read(self, round: Round | None, id: int, out: Any = None, generation: int | None = None) -> Any:
+        """
+        Args:
+            generation: None: the one that the round, or the pass, reads.
+        """
         with self._locked():
             _, reader = self._open()
-            generation = self._of_ids([id]) if round is None else self._of_round(round)
+            if generation is None:
+                generation = self._of_ids([id]) if round is None else self._of_round(round)
         places = None if out is None else dict(zip(self.sample, self._places(out)))
         for _ in range(3):
             try:

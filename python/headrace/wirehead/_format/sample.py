@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -54,8 +55,15 @@ class Kind:
         """Raises KeyError, TypeError or ValueError if it is none."""
         values = {field.name: document[field.name] for field in dataclasses.fields(cls)}
         kind = cls(**{**values, "shape": tuple(int(n) for n in document["shape"])})
-        if kind.length < 0 or (kind.compression == "none" and kind.length != kind.nbytes):
-            raise ValueError(f"{kind.name} has {kind.length} bytes, expected {kind.nbytes}")
+        if kind.length < 0 or any(n < 0 for n in kind.shape):
+            raise ValueError(f"{kind.name} has shape {kind.shape} and {kind.length} bytes")
+        if kind.compression == "none":
+            try:
+                expected = kind.nbytes
+            except UnknownDtypeError:  # only a process that knows the dtype can tell
+                return kind
+            if kind.length != expected:
+                raise ValueError(f"{kind.name} has {kind.length} bytes, expected {expected}")
         return kind
 
 
@@ -104,13 +112,19 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return str(dtype.name if is_extension else dtype.str)
 
 
+class UnknownDtypeError(ValueError):
+    """This process does not know a dtype."""
+
+
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype that :func:`dtype_name` gave this name."""
-    try:
+    """The dtype that :func:`dtype_name` gave this name. UnknownDtypeError if there is none here."""
+    with contextlib.suppress(TypeError, ValueError, SyntaxError):
         return np.dtype(name)
-    except TypeError:
+    try:
         dtype: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
-        return dtype
+    except (ImportError, AttributeError, TypeError):
+        raise UnknownDtypeError(f"its dtype {name!r} is unknown here: is ml_dtypes installed?") from None
+    return dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,7 +94,10 @@ class Reader:
         for kind in kinds:
             if kind.name in self._kinds:
                 place = None if out is None else out.get(kind.name)
-                decoders[kind.name] = Decoder(kind, place if Decoder.fits(kind, place) else None)
+                try:
+                    decoders[kind.name] = Decoder(kind, place if Decoder.fits(kind, place) else None)
+                except ValueError as error:
+                    raise CorruptSampleError(generation, id, str(error)) from None
         pieces = list(pieces_of(kinds, self._kinds, int(description["chunk_bytes"])))
         numbers = sorted({number for number, _, _ in pieces})
         names = chunk_names(description, numbers)
