@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from headrace.data._workers.processes import describe_exit
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.generator import WireheadGenerator, ending_on_signals
 
@@ -89,6 +88,11 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
     return 0
 
 
+def _signal_name(number: int) -> str:
+    known: dict[int, str] = {known.value: known.name for known in signal.Signals}
+    return known.get(number, f"signal {number}")  # those for real time have no names
+
+
 class Supervisor:
     """Keeps ``n`` generator processes running until each has ended by itself, or :meth:`run` is stopped.
 
@@ -152,7 +156,7 @@ class Supervisor:
                             continue
                         is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
-                        how = describe_exit(code)
+                        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with status {code}"
                         if code == NOTHING_STORED:
                             how = "failed before it had stored a sample"
                         if quick[i] >= _QUICK_DEATHS or code == 2:
