@@ -384,6 +384,20 @@ class Program:
         self.current_block_idx = self.current_block().parent_idx
 
     @contextlib.contextmanager
+    def _new_block(self) -> Iterator[Block]:
+        """Within it, layers are added to a new block within the current one. If that fails, the block stays empty, so
+        that it changes nothing.
+        """
+        block = self._create_block()
+        try:
+            yield block
+        except BaseException:
+            self._empty_blocks(block.idx)
+            raise
+        finally:
+            self._rollback()
+
+    @contextlib.contextmanager
     def _block_guard(self, index: int | None = None) -> Iterator[None]:
         """Within it, layers are added to that block; by default, to the one around the current block."""
         inside = self.current_block_idx

@@ -273,20 +273,14 @@ def _outer_names(block: Block) -> tuple[list[str], list[str]]:
 
 @contextlib.contextmanager
 def _inner_block(helper: LayerHelper, append_op: Callable[[Block], object]) -> Iterator[None]:
-    """Within it, layers add their operators to a new block within the current one. Then ``append_op`` adds the operator
-    that runs the block. If either fails, the block stays empty, so that it changes nothing.
+    """Within it, layers are added to a new block within the current one. Then ``append_op`` adds the operator that runs
+    the block, which stays empty if either fails.
     """
     program = helper.main_program
-    block = program._create_block()
-    try:
-        try:
-            yield
-        finally:
-            program._rollback()
-        append_op(block)
-    except BaseException:
-        program._empty_blocks(block.idx)
-        raise
+    with program._new_block() as block:
+        yield
+        with program._block_guard():
+            append_op(block)
 
 
 def _check_condition(cond: Variable, layer: str, single: bool = True) -> None:

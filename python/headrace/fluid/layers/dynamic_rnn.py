@@ -100,7 +100,7 @@ class DynamicRNN:
             raise errors.InvalidArgument(
                 f"DynamicRNN.step_input: '{x.name}' has to have a LoD with a level {level}, has {x.lod_level} levels"
             )
-        with self._helper.main_program._block_guard(self._current("block").parent_idx):
+        with self._outside():
             if self._table is None:
                 self._table = lod_rank_table(x, level)
                 self._length = max_sequence_len(self._table)
@@ -116,7 +116,7 @@ class DynamicRNN:
         """
         self._current("static_input")
         table = self._known_table("static_input")
-        with self._helper.main_program._block_guard(self._current("block").parent_idx):
+        with self._outside():
             ordered = reorder_lod_tensor_by_rank(check_variable(x, "x", "DynamicRNN.static_input"), table)
         return shrink_memory(ordered, self.step_idx, table)
 
@@ -138,7 +138,7 @@ class DynamicRNN:
         """
         self._current("memory")
         table = self._known_table("memory")
-        with self._helper.main_program._block_guard(self._current("block").parent_idx):
+        with self._outside():
             if init is not None:
                 init = check_variable(init, "init", "DynamicRNN.memory")
                 init = reorder_lod_tensor_by_rank(init, table) if need_reorder else init
@@ -167,7 +167,7 @@ class DynamicRNN:
         self._current("output")
         for item in outputs:
             item = check_variable(item, "output", "DynamicRNN.output")
-            with self._helper.main_program._block_guard(self._current("block").parent_idx):
+            with self._outside():
                 array = create_array(item.dtype)
             array_write(item, self.step_idx, array)
             self._output_arrays.append(array)
@@ -187,6 +187,10 @@ class DynamicRNN:
         if self._table is None:
             raise errors.FailedPrecondition(f"DynamicRNN.{method} must be called after the first step_input")
         return self._table
+
+    def _outside(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, layers are added to the block around the loop."""
+        return self._helper.main_program._block_guard(self._current("block").parent_idx)
 
     def _check_complete(self) -> None:
         if self._table is None or not self._output_arrays:

@@ -407,22 +407,19 @@ class Preprocessor:
             raise errors.FailedPrecondition(
                 "layers.Preprocessor: only one block is allowed, in the main block of the program"
             )
-        self._block = program._create_block()
         self._inside = True
         try:
-            try:
+            with program._new_block() as self._block:
                 yield
-            finally:
-                self._inside = False
-                program._rollback()
-            if not self._sources or not self._sinks:
-                raise errors.FailedPrecondition(
-                    "layers.Preprocessor: inputs() and outputs() have to be called in the block"
-                )
+                if not self._sources or not self._sinks:
+                    raise errors.FailedPrecondition(
+                        "layers.Preprocessor: inputs() and outputs() have to be called in the block"
+                    )
         except BaseException:
-            program._empty_blocks(self._block.idx)
             self._block, self._sources, self._sinks = None, [], []
             raise
+        finally:
+            self._inside = False
 
     def inputs(self) -> list[Variable]:
         """The batch: a variable for each one that the reader yields."""

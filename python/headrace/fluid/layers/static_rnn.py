@@ -56,17 +56,15 @@ class StaticRNN:
         """
         if self._block is not None or self._results is not None:
             raise errors.FailedPrecondition("StaticRNN: the step has already been defined")
-        program = self._helper.main_program
-        self._block = block = program._create_block()
         try:
-            yield
-            self._check_complete()
+            with self._helper.main_program._new_block() as block:
+                self._block = block
+                yield
+                self._check_complete()
         except BaseException:
             self._results = []
-            program._empty_blocks(block.idx)
             raise
         finally:
-            program._rollback()
             self._block = None
         if self._steps == -1 or any(op.has_attr("sub_block") for op in block.ops):
             self._repeat(block)

@@ -180,7 +180,7 @@ class Cache:
         """Those of swaps, by their keys."""
         known = self._newest
         entries = self.store.scan(SWAPS)
-        swaps = {name: entry for name, entry in entries.items() if _ENTRY.fullmatch(name) and "void" not in entry}
+        swaps = {name: entry for name, entry in entries.items() if is_entry_key(name) and "void" not in entry}
         newest = max((int(name[:12]) for name in swaps), default=0)
         if newest < known:
             if not self.store.scan(SWAPS).keys() - entries.keys():
@@ -393,7 +393,6 @@ def _incarnation_of(settings: Document) -> str | None:
 
 
 _FORMAT = 3
-_ENTRY = re.compile(r"\d{12}(?:\.\d{6})?")
 
 
 def entry_key(generation: int, number: int) -> str:
