@@ -54,7 +54,8 @@ def test_it_is_left_out(how: str, kind: str) -> None:
     if kind == "collation":
         expected = [with_sum(batch) for batch in expected]
     assert result["epochs"] == [expected, expected]
-    assert result["stats"]["skipped_samples"] == 4
+    # Two of each epoch, and one of a third, which the workers may have begun.
+    assert result["stats"]["skipped_samples"] in (4, 5)
 
 
 class Deadly:
