@@ -256,7 +256,7 @@ HEADRACE_REGISTER_OPS(polynomials) {
       [](auto x, auto v) { return x * Clip(x + v.c, decltype(x)(0), v.a) / v.b; }, Needs::kX,
       [](auto x, auto v) {
         const auto shifted = x + v.c;
-        return (shifted < 0 ? decltype(x)(0) : shifted > v.a ? v.a : shifted + x) / v.b;
+        return (shifted <= 0 ? decltype(x)(0) : shifted >= v.a ? v.a : shifted + x) / v.b;
       },
       {{"threshold", "the greatest X + offset", 6.0}, {"scale", "divisor", 6.0}, {"offset", "added to X", 3.0}});
   Register(

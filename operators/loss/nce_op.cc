@@ -173,7 +173,10 @@ void NceGradKernel(const ExecutionContext& ctx) {
     for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {
       const T o = *logits;
       const auto b = static_cast<T>(noise.Probability(*labels) * s.noise_samples);
-      const T slope = factor * (k < s.true_count ? b * (o - 1) : o * (1 - o)) / (o + b);
+      // b = 0 has a limit even where o is 0.
+      const T noise_slope = b == 0 ? 1 - o : o * (1 - o) / (o + b);
+      const T true_slope = b == 0 ? T(0) : b * (o - 1) / (o + b);
+      const T slope = factor * (k < s.true_count ? true_slope : noise_slope);
       if (weight_grad) {
         T* to = weight_grad.Row(*labels);
         for (int64_t i = 0; i < s.width; ++i) {

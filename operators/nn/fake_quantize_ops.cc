@@ -39,13 +39,14 @@ T AbsMax(const T* x, int64_t n) {
 // Where the scale is 0, X is clipped to zeros, and so is the result (Fluid divides them by zero).
 template <typename T>
 void Quantize(const ExecutionContext& ctx, T scale) {
-  const T factor = scale == 0 ? T(0) : static_cast<T>((1 << (ctx.Attr<int32_t>("bit_length") - 1)) - 1) / scale;
+  const auto most = static_cast<T>((1 << (ctx.Attr<int32_t>("bit_length") - 1)) - 1);
+  const T divisor = scale == 0 ? T(1) : scale;
   const LoDTensor& x_tensor = ctx.Input("X");
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   ParallelFor(x_tensor.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      out[i] = std::round(factor * std::clamp(x[i], -scale, scale));
+      out[i] = std::round(std::clamp(x[i], -scale, scale) / divisor * most);
     }
   });
 }

@@ -49,8 +49,13 @@ class WorkerTuner:
 
     def __init__(self, processors: int) -> None:
         self._processors = processors
+        self._limit = processors * WAITING_WORKERS
         self._before: tuple[int, float] | None = None
         self._hold = 0
+
+    def limit(self, workers: int) -> None:
+        """No more than that many can start."""
+        self._limit = workers
 
     def decide(self, workers: int, window: Window) -> int:
         """The number of workers for the next window."""
@@ -62,7 +67,7 @@ class WorkerTuner:
             self._hold -= 1
             return workers
         if window.consumer_wait > _NO_WAIT:
-            most = int(self._processors / max(window.computing, 1 / WAITING_WORKERS))
+            most = min(self._limit, int(self._processors / max(window.computing, 1 / WAITING_WORKERS)))
             if window.busy > _BUSY and workers < most:
                 self._before = (workers, window.samples)
                 return min(most, 2 * workers) if window.computing < _WAITS else workers + 1
@@ -80,6 +85,7 @@ class Tuning:
 
     def __init__(self, processors: int) -> None:
         self._tuner = WorkerTuner(processors)
+        self.limit = self._tuner.limit
         self._last: dict[str, Any] | None = None
         # When it is worth looking again, of time.monotonic.
         self.due = 0.0

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import operator
 import queue
 import signal
 import threading
@@ -40,12 +41,15 @@ class WireheadGenerator:
         generator: yields samples: tuples of NumPy arrays, torch tensors or numbers, one for each name in SAMPLE; or
             dicts with these names as keys.
         config_path: path of ``config.yaml``, or a mapping with its keys.
-        n_samples: maximum number of samples to store; None: no limit.
+        n_samples: maximum number of samples to store, in all calls of :meth:`run` together; None: no limit.
 
     Raises:
         FileNotFoundError, ConfigError: the configuration does not exist or is invalid.
         TypeError: ``generator`` cannot be iterated over.
         ValueError: ``n_samples`` is not a number of samples.
+
+    Attributes:
+        stored: samples stored so far.
     """
 
     def __init__(
@@ -60,14 +64,12 @@ class WireheadGenerator:
         except TypeError:
             what = "a generator function; call it and pass the result" if callable(generator) else repr(generator)
             raise TypeError(f"generator must yield samples; got {what}") from None
-        if n_samples is not None and (not isinstance(n_samples, int) or n_samples < 0):
-            raise ValueError(f"n_samples must be a whole number of at least 0, or None, got {n_samples!r}")
-        self.n_samples = n_samples
+        self.n_samples = None if n_samples is None else _checked_number(n_samples)
         self.stored = 0
         self._stop = threading.Event()
 
     def run(self, verbose: bool = False) -> int:
-        """Generates and stores; returns how many samples were stored.
+        """Generates and stores; returns how many samples were stored. Once stopped, a generator stays so.
 
         In the main thread, SIGTERM and SIGINT stop it after the current sample; a second one terminates the process.
 
@@ -79,6 +81,9 @@ class WireheadGenerator:
             TypeError, ValueError: a sample does not match SAMPLE.
             Exception: the exception of the generator.
         """
+        before = self.stored
+        if self._stop.is_set():
+            return 0
         with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
             cache = stack.enter_context(contextlib.closing(Cache(self.config)))
             leases = stack.enter_context(contextlib.ExitStack())
@@ -95,7 +100,7 @@ class WireheadGenerator:
                 leases.pop_all()  # no other process needs to know that they end
                 writer.abandon()
                 raise
-        return self.stored
+        return self.stored - before
 
     def run_generator(self) -> int:
         """The same as :meth:`run`."""
@@ -116,7 +121,8 @@ class WireheadGenerator:
             return True
 
         with _StoringThread(store) as thread:
-            for sample in itertools.islice(self.generator, self.n_samples):
+            left = None if self.n_samples is None else self.n_samples - self.stored
+            for sample in itertools.islice(self.generator, left):
                 arrays = [dataclasses.replace(named, array=named.array.copy()) for named in writer.take(sample)]
                 if not thread.hand_over(arrays) or self._stop.is_set():
                     return
@@ -133,6 +139,16 @@ class WireheadGenerator:
             now = time.monotonic()
             if manager.step() is None:
                 time.sleep(0.01)
+
+
+def _checked_number(n_samples: Any) -> int:
+    try:
+        number = -1 if isinstance(n_samples, bool) else operator.index(n_samples)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"n_samples must be a whole number of at least 0, or None, got {n_samples!r}")
+    return number
 
 
 class _StoringThread:

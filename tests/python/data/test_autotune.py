@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import threading
 import time
@@ -152,10 +153,14 @@ class Script:
         self.most = most
         self.proposals: Iterator[int] = itertools.cycle([4, 4, 1, 3, 2, 2, 5, 1])
         self.asked = 0
+        self.most_started = most
 
     def propose(self, workers: int, counters: dict[str, Any]) -> int:
         self.asked += 1
         return next(self.proposals)
+
+    def limit(self, workers: int) -> None:
+        self.most_started = workers
 
 
 def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +203,32 @@ def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.
     assert {loader.stats()["workers"] for _ in loader} == {1}
     assert [tuning.most for tuning in made] == [len(os.sched_getaffinity(0))]
     assert made[0].asked >= 10
+
+
+@pytest.mark.parametrize("step", ["_start_later", "_watch"])
+def test_a_worker_that_cannot_start_is_done_without(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
+    loader = DataLoader(Random(400), 4, shuffle=True, seed=3, num_workers="auto")
+    iterator: Any = iter(loader)
+    engine = iterator._engine
+    pool = engine.workers.pool
+
+    def refuse(*arguments: Any) -> None:
+        raise errors.IoError("cannot start worker 1: no more of them")
+
+    monkeypatch.setattr(pool, step, refuse)
+    with pytest.warns(RuntimeWarning, match="stays at 1 workers, since it cannot add another: cannot start worker 1"):
+        got = list(iterator)
+    assert engine.workers.tuning.most_started == 1
+    assert len(multiprocessing.active_children()) == 1
+    assert all(map(same, got, DataLoader(Random(400), 4, shuffle=True, seed=3)))
+    assert len(got) == 100
+
+
+def test_no_more_workers_are_tried_than_could_start() -> None:
+    tuner = WorkerTuner(16)
+    tuner.limit(3)
+    assert max(settle(tuner, lambda n: 100 * n, consumer=1e9)) == 3
 
 
 def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

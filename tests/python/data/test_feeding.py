@@ -19,6 +19,7 @@ import pytest
 from loader_datasets import Deadly, Everything, Ints, Memory, Raising, Random, Samples, Slow, Vectors
 
 import headrace.fluid as fluid
+from headrace import errors
 from headrace.data import DataLoader
 from headrace.fluid import core
 
@@ -248,6 +249,24 @@ def test_a_dropped_feed_stops(num_workers: int) -> None:
     wait_until(lambda: set(os.listdir("/proc/self/task")) <= before | kept)
     with pytest.raises(RuntimeError, match="the source that fed the queue no longer exists"):
         drain(queue)
+
+
+def test_a_feed_whose_thread_cannot_start_leaves_the_loader_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loader = DataLoader(Ints(100), batch_size=2)
+    queue = make_queue()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(errors.ResourceExhausted, match="cannot start the thread headrace-feed"):
+            loader._feed(queue)
+    with pytest.raises(RuntimeError, match="the feeding could not start: cannot start the thread"):
+        drain(queue)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    assert len(drain(queue)) == 50
+    feed.stop()
 
 
 def test_shutting_down_while_feeding_ends_the_pass() -> None:

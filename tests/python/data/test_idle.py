@@ -33,6 +33,21 @@ def test_workers_end_after_a_while_without_an_iteration(monkeypatch: pytest.Monk
     assert loader.stats()["batches"] == 4
 
 
+def test_an_engine_is_watched_as_soon_as_a_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "IDLE_SECONDS", 0.05)
+    wait_until(lambda: not idle._watching)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    first, second = (DataLoader(Ints(12), 3, num_workers=2) for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert len(list(first)) == 4
+    assert len(list(second)) == 4
+    wait_until(lambda: workers() == 0)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from loader_datasets import Ints, Meeting, Raising
 
+from headrace import errors
 from headrace.data import DataLoader, get_worker_info
 
 
@@ -112,3 +113,21 @@ def test_a_sample_that_takes_forever_does_not_hold_up_the_end() -> None:
     assert [int(next(iterator)[0]) for _ in range(3)] == [0, 1, 2]
     loader.shutdown()  # hangs, or does not
     release.set()
+
+
+def test_threads_that_cannot_start_are_an_error_that_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.enumerate()
+    loader = DataLoader(Ints(20), 2, num_workers=3, workers="thread")
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "headrace-worker-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(errors.ResourceExhausted, match=r"cannot start the thread headrace-worker-1.*ulimit -u"):
+        iter(loader)
+    assert {thread for thread in threading.enumerate() if thread.name.startswith("headrace-worker")} <= set(before)
+    monkeypatch.undo()
+    assert sum(len(batch) for batch in loader) == 20

@@ -244,3 +244,11 @@ def test_limits(dtype: Any) -> None:
         assert np.isnan(np.asarray(out)[[0, 3, 6]]).all()
         with np.errstate(invalid="ignore"):
             np.testing.assert_allclose(np.asarray(out), getattr(np, op_type)(x), rtol=1e-6, atol=1e-7)
+
+
+def test_at_its_bends_hard_swish_has_the_slope_of_the_flat_side() -> None:
+    slope, steep = (
+        OpTest("hard_swish", {"X": np.array(x)}, {}, {"Out": None}).gradients(["X"])["X_0"]
+        for x in ([-3.0, 3.0], [-4.0, 4.0])
+    )
+    np.testing.assert_array_equal(slope, steep)

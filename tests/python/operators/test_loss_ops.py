@@ -198,5 +198,7 @@ def test_squared_l2_distance(rows: int) -> None:
     test = OpTest("squared_l2_distance", {"X": (x, [[1, 3]]), "Y": y}, {}, outputs, known=["Y"])
     test.check_outputs()
     test.check_gradients(["X", "Y"], ["Out"])
+    nothing = {"Out": np.zeros((4, 1)), "sub_result": np.zeros((4, 0))}
+    OpTest("squared_l2_distance", {"X": x[:, :0], "Y": y[:, :0]}, {}, nothing).check_outputs()
     other = {"X": x, "Y": RNG.uniform(-2, 2, (2, 3, 2))}
     OpTest("squared_l2_distance", other, {}, dict.fromkeys(outputs)).check_refused(ValueError, "input Y", "1 or 4 rows")

@@ -25,6 +25,9 @@ def test_zeros_stay_zeros_and_what_is_refused() -> None:
     zeros = np.zeros((2, 3))
     outputs = {"Out": zeros, "OutScale": np.array([0.0])}
     OpTest("fake_quantize_abs_max", {"X": zeros}, {}, outputs).check_outputs()
+    tiny = np.array([[1e-40, -5e-41, 0]], np.float32)  # which 127 / 1e-40 would overflow for
+    result = OpTest("fake_quantize_abs_max", {"X": tiny}, {}, {"Out": None, "OutScale": None}).run()
+    assert np.array(result["Out"][0]).tolist() == [[127, -64, 0]]
     for bits in (0, 17):
         OpTest("fake_quantize_abs_max", {"X": X}, {"bit_length": bits}, outputs).check_refused(ValueError, "bit_length")
     inputs = {"X": X, "InScale": np.array([1.0])}

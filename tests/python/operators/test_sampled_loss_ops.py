@@ -66,6 +66,20 @@ def test_nce_of_improbable_classes_is_finite() -> None:
     np.testing.assert_allclose(cost, expected["Cost"], rtol=1e-6)
 
 
+def test_nce_of_classes_that_are_never_noise_has_finite_gradients() -> None:
+    x = np.array([[1.0], [-2000.0]])  # the second one's scores have a probability that is too small for float32
+    inputs = {"Input": x, "Label": np.zeros((2, 1), np.int64), "Weight": np.ones((CLASSES, 1))}
+    inputs["CustomDistProbs"] = np.array([0, 0, 0.25, 0.25, 0.25, 0.25], np.float32)
+    inputs["CustomDistAlias"] = np.zeros(CLASSES, np.int32)
+    inputs["CustomDistAliasProbs"] = np.ones(CLASSES, np.float32)
+    attrs = {"num_total_classes": CLASSES, "num_neg_samples": 1, "custom_neg_classes": [2], "sampler": 2}
+    test = OpTest("nce", inputs, attrs, NCE_OUTPUTS)
+    gradients = test.gradients(["Weight"], ["Cost"], np.float32)["Weight_0"]
+    assert np.isfinite(gradients).all()
+    assert gradients[0] == 0  # no other class can be taken for it
+    assert gradients[2] != 0
+
+
 def frequencies(attrs: dict[str, Any], **others: np.ndarray) -> np.ndarray:
     """How often each class was drawn, of 20,000 draws."""
     inputs = {"Input": numbers(200, 2), "Label": np.zeros((200, 1), np.int64), "Weight": numbers(CLASSES, 2), **others}

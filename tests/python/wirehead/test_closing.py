@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -255,3 +256,15 @@ def test_a_signal_may_come_while_the_event_is_in_use(number: signal.Signals) -> 
             os.kill(os.getpid(), number)
             signal.sigpending()
         assert ended.value.code == 128 + number
+
+
+def test_datasets_that_come_and_go_leave_nothing_in_the_process(filled: dict[str, Any]) -> None:
+    registered = multiprocessing.util._finalizer_registry  # type: ignore[attr-defined]
+    with MongoTupleheadDataset(filled) as dataset:
+        before = len(registered)
+        for _ in range(3):
+            dataset.close()
+            assert len(dataset[0]) == 2
+            with MongoTupleheadDataset(filled):
+                pass
+    assert len(registered) == before

@@ -156,3 +156,20 @@ def test_a_description_of_an_impossible_array_is_damage(
         time.sleep(0.01)
     with MongoTupleheadDataset(config, on_corrupt="skip") as dataset:
         assert len(dataset[[0, 1, 2, 3, 4]]) >= 4
+
+
+@pytest.mark.parametrize("ids", [2, [1, 2]])
+def test_a_process_that_is_too_slow_is_told_so(
+    ids: Any, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: Reader, generation: int, id: int, *others: Any) -> Any:
+        raise CorruptSampleError(generation, id, "it is gone")
+
+    Generator(numbered(0, 5), config).run()
+    monkeypatch.setattr(Reader, "read", read)
+    monkeypatch.setattr(Reader, "is_certain", lambda self, generation: False)
+    with (
+        MongoTupleheadDataset(config, on_corrupt="skip") as dataset,
+        pytest.raises(StoreError, match="generations come faster than this process reads"),
+    ):
+        dataset[ids]

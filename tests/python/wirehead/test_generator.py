@@ -103,6 +103,38 @@ def test_an_error_of_the_generator_follows_the_sample_before(
     assert stored(folder_config) == [7]
 
 
+def test_a_second_run_stores_what_the_first_has_left(folder_config: dict[str, Any]) -> None:
+    failing: list[BaseException] = [OSError("no more for now")]
+
+    class Samples:
+        def __init__(self) -> None:
+            self.made = 0
+
+        def __iter__(self) -> Iterator[tuple[Any, int]]:
+            return self
+
+        def __next__(self) -> tuple[Any, int]:
+            if self.made == 2 and failing:
+                raise failing.pop()
+            self.made += 1
+            return np.full(3, self.made), self.made
+
+    runner = WireheadGenerator(Samples(), folder_config, n_samples=np.int64(5))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="no more for now"):
+        runner.run()
+    assert runner.stored == 2
+    assert runner.run() == 3
+    assert runner.run() == 0
+    assert stored(folder_config) == [1, 2, 3, 4, 5]
+
+
+def test_a_generator_that_was_stopped_makes_no_samples(folder_config: dict[str, Any]) -> None:
+    runner = WireheadGenerator(iter([(np.zeros(3), 0)]), folder_config)
+    runner.stop()
+    assert runner.run() == 0
+    assert [int(label) for _, label in runner.generator] == [0]
+
+
 def test_the_sample_that_is_made_when_a_signal_comes_is_stored(folder_config: dict[str, Any]) -> None:
     def samples() -> Iterator[tuple[Any, int]]:
         for value in range(5):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 import time
@@ -16,7 +17,7 @@ from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
-from headrace.wirehead._protocol.process import whose
+from headrace.wirehead._protocol.process import has_ended, whose
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.watch import Watch
 from headrace.wirehead._protocol.writer import Writer
@@ -153,6 +154,15 @@ def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its
     assert next(cache.store.read_chunks(1, [name])) is None
     rest.close()
     cache.close()
+
+
+def test_a_process_that_its_parent_has_not_waited_for_has_ended() -> None:
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    lease = {**whose(), "pid": process.pid}
+    assert has_ended(lease)
+    process.wait()
+    assert has_ended(lease)
 
 
 def test_who_counts_as_dead(config: dict[str, Any]) -> None:

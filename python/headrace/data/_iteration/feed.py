@@ -13,6 +13,7 @@ from headrace import _core
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
+from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.group import WorkerGroup
 from headrace.data._workers.sample_maker import SampleMaker
 
@@ -62,22 +63,17 @@ class Feed:
             on_timeout=_hook(engine.stall.note),
             timeout=engine.stall.seconds,
         )
-        if maker is not None:
-            # Without workers a thread of this process makes the samples.
-            self._thread = threading.Thread(
-                target=_serve_until,
-                args=(weakref.ref(maker), maker.producer, self._stopping),
-                daemon=True,
-                name="headrace-feed",
-            )
-            self._thread.start()
-        if engine.workers.tuning is not None:
-            threading.Thread(
-                target=_tune_until,
-                args=(weakref.ref(engine.workers), self._stopping),
-                daemon=True,
-                name="headrace-tune",
-            ).start()
+        try:
+            if maker is not None:
+                # Without workers a thread of this process makes the samples.
+                self._thread = start_thread(
+                    _serve_until, weakref.ref(maker), maker.producer, self._stopping, name="headrace-feed"
+                )
+            if engine.workers.tuning is not None:
+                start_thread(_tune_until, weakref.ref(engine.workers), self._stopping, name="headrace-tune")
+        except BaseException as error:
+            self.stop(f"the feeding could not start: {error}")
+            raise
 
     def stop(self, reason: str = "") -> None:
         """Ends the feeding. If the epoch is not over and there is a ``reason``, the queue fails with it."""

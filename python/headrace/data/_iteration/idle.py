@@ -5,12 +5,15 @@ Only workers without a state of their own are stopped: the results of a program 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
+from headrace.data._system.start_thread import start_thread
+from headrace.errors import ResourceExhausted
 
 # Seconds without an iteration after which workers exit; the next one starts workers again.
 IDLE_SECONDS = 60.0
@@ -71,8 +74,9 @@ def _watch(idle: IdleEngine) -> None:
     with _lock:
         _watched.add(idle)
         if not _watching:
-            _watching = True
-            threading.Thread(target=_close_idle, daemon=True, name="headrace-idle").start()
+            with contextlib.suppress(ResourceExhausted):  # the next engine has this one watched, too
+                start_thread(_close_idle, name="headrace-idle")
+                _watching = True
 
 
 def _close_idle() -> None:

@@ -229,14 +229,27 @@ class WorkerGroup:
             if not self.alive:
                 return
             wanted = self.tuning.propose(self.count, {**self._scheduler.stats(), **self.pool.load()})
-            if wanted != self.count:
-                self.resize(wanted)
+            problem = self.resize(wanted) if wanted != self.count else None
+            if problem is None:
+                return
+            self.tuning.limit(self.count)
+        warn(f'num_workers="auto": the loader stays at {self.count} workers, since it cannot add another: {problem}')
 
-    def resize(self, count: int) -> None:
-        """Starts worker processes, or lets some end after their samples, so that there are ``count`` of them soon."""
+    def resize(self, count: int) -> Exception | None:
+        """Starts worker processes, or lets some end after their samples, so that there are ``count`` of them soon.
+
+        Returns:
+            Why there will be fewer: a worker cannot start.
+        """
         assert isinstance(self.pool, ProcessPool)
         with self._lock, deferred_signals():
-            self.count = self.pool.resize(count, self._source(self.pool.updates))
+            try:
+                self.pool.resize(count, self._source(self.pool.updates))
+            except Exception as error:
+                return error
+            finally:
+                self.count = len(self.pool.processes)
+        return None
 
     def explain(self) -> str:
         """What delays the next batch: which worker is at which sample, and the stack of each."""

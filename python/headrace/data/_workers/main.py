@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace import _core, errors
+from headrace import _core
 from headrace.data._randomness.sample_seeds import successor_seed
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
+from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.dataset_updates import UpdateReader
 from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
 from headrace.data._workers.sample_maker import SampleMaker
@@ -120,15 +121,10 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
         for thread in range(setup.threads)
     ]
     begin = threading.Event()
-    threads = [threading.Thread(target=_run_after, args=(begin, maker), daemon=True) for maker in makers[1:]]
-    for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise errors.ResourceExhausted(
-                f"a worker cannot start its {setup.threads} threads: {error}. A limit on threads and processes "
-                "(ulimit -u, the pids cgroup) is reached"
-            ) from error
+    threads = [
+        start_thread(_run_after, begin, maker, name=f"headrace-worker-{setup.worker_id}.{number}")
+        for number, maker in enumerate(makers[1:], 1)
+    ]
 
     def run() -> None:
         makers[0].initialize(setup.worker_id)

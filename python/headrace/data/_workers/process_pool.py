@@ -180,11 +180,13 @@ class ProcessPool:
         self._left_out: set[tuple[int, int]] = set()
         require_main_guard()
         require_descriptors(num_workers)
-        self._stacks = Stacks()
-        self._starts = StartLog()
         self._template: Template | None = None
         self._had_template = False  # that is gone
-        self._life = LifeLine()
+        with contextlib.ExitStack() as files:
+            self._stacks = files.enter_context(contextlib.closing(Stacks()))
+            self._starts = files.enter_context(contextlib.closing(StartLog()))
+            self._life = files.enter_context(contextlib.closing(LifeLine()))
+            self._files = files.pop_all()
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
@@ -478,30 +480,47 @@ class ProcessPool:
             "starting": any(not worker.seen and now - worker.started < _LONGEST_START for worker in self._workers),
         }
 
-    def resize(self, workers: int, source: Source) -> int:
-        """Starts workers, or lets some end once they have finished their samples.
+    def resize(self, workers: int, source: Source) -> None:
+        """Starts workers, or lets some end once they have finished their samples. There are fewer than requested while
+        a retired one has not exited.
 
-        Returns:
-            The current number: fewer than requested while a retired one has not exited.
+        Raises:
+            Exception: one cannot start; the others go on.
         """
-        while len(self._workers) < workers:
-            worker_id = len(self._workers)
-            leaving = self._leaving.get(worker_id)
-            if leaving is not None:
-                if leaving.is_alive():
-                    break
-                for thread in range(self._threads):  # if it was killed before it could end of its own accord
-                    self._scheduler.reclaim(worker_id * self._threads + thread)
-                close(self._leaving.pop(worker_id))
-            self._workers.append(self._start_later(worker_id, source))
+        try:
+            while len(self._workers) < workers:
+                worker_id = len(self._workers)
+                leaving = self._leaving.get(worker_id)
+                if leaving is not None:
+                    if leaving.is_alive():
+                        break
+                    self._reclaim(worker_id)  # if it was killed before it could end of its own accord
+                    close(self._leaving.pop(worker_id))
+                self._add(worker_id, source)
+            while len(self._workers) > workers:
+                worker_id = len(self._workers) - 1
+                for thread in range(self._threads):
+                    self._scheduler.retire_producer(worker_id * self._threads + thread)
+                self._leaving[worker_id] = self._workers.pop().process
+        finally:
+            self._scheduler.set_producers(len(self._workers) * self._threads)
+
+    def _add(self, worker_id: int, source: Source) -> None:
+        """Starts one more worker: entirely, or not at all."""
+        self._workers.append(self._start_later(worker_id, source))
+        try:
             self._watch(worker_id)
-        while len(self._workers) > workers:
-            worker_id = len(self._workers) - 1
-            for thread in range(self._threads):
-                self._scheduler.retire_producer(worker_id * self._threads + thread)
-            self._leaving[worker_id] = self._workers.pop().process
-        self._scheduler.set_producers(len(self._workers) * self._threads)
-        return len(self._workers)
+        except BaseException:
+            process = self._workers.pop().process
+            process.kill()
+            join(process, 5)
+            self._reclaim(worker_id)
+            close(process)
+            raise
+
+    def _reclaim(self, worker_id: int) -> None:
+        for thread in range(self._threads):
+            self._scheduler.reclaim(worker_id * self._threads + thread)
 
     def stop(self) -> None:
         """Ends the workers: asks them to end, then kills them. Does nothing in a forked child. Idempotent."""
@@ -531,9 +550,7 @@ class ProcessPool:
                 join(process, 5)
                 close_descriptors(process)
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
-            self._life.close()
-            self._stacks.close()
-            self._starts.close()
+            self._files.close()
             self.updates.close()
 
 

@@ -10,6 +10,7 @@ import traceback
 import weakref
 
 from headrace import _core
+from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.main import serve_in_thread
 from headrace.data._workers.process_pool import GRACE, MOST_STACKS, IndexOf, claim_name
 from headrace.data._workers.sample_maker import SampleMaker
@@ -20,22 +21,22 @@ class ThreadPool:
 
     Args:
         makers: one for each thread. The caller keeps them alive; the threads do not.
+
+    Raises:
+        ResourceExhausted: the system starts no more threads.
     """
 
     def __init__(self, scheduler: _core.BatchScheduler, makers: list[SampleMaker]) -> None:
         self._scheduler = scheduler
         self._owner = os.getpid()
-        self._threads = [
-            threading.Thread(
-                target=serve_in_thread,
-                args=(weakref.ref(maker), number),
-                name=f"headrace-worker-{number}",
-                daemon=True,
-            )
-            for number, maker in enumerate(makers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for number, maker in enumerate(makers):
+                thread = start_thread(serve_in_thread, weakref.ref(maker), number, name=f"headrace-worker-{number}")
+                self._threads.append(thread)
+        except BaseException:
+            self.stop()
+            raise
 
     def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
         """As :meth:`ProcessPool.explain`."""

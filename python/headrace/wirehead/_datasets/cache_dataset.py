@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing.util
 import operator
 import os
 import sys
@@ -17,7 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headrace.wirehead._datasets.finalizer_thread import CLOSING_PRIORITY, close_later, start_closing
+from headrace._weak_collections import WeakBag
+from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler, Round
 from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
 from headrace.wirehead._protocol.cache import Cache
@@ -30,7 +30,7 @@ log = logging.getLogger("headrace.wirehead")
 
 Self = TypeVar("Self", bound="CacheDataset")
 
-_TOO_FAST = "generations come faster than this process reads"
+_TOO_FAST = "generations come faster than this process reads. It needs more processor time, or the cache a larger SWAP_CAP"
 
 
 class _Name(str):
@@ -221,10 +221,9 @@ class CacheDataset:
                 cache.close()
                 raise
             self._cache, self._reader, self._pid = cache, reader, os.getpid()
-            start_closing()
-            # When the process exits, and not LEASE seconds later. A worker process runs no atexit functions.
             self._finalizer = weakref.finalize(self, close_later, _close, cache, reader, os.getpid())
-            multiprocessing.util.Finalize(None, self._finalizer, exitpriority=CLOSING_PRIORITY)
+            _opened.add(self)
+            start_closing(_close_opened)
         assert self._cache is not None
         assert self._reader is not None
         return self._cache, self._reader
@@ -285,7 +284,7 @@ class CacheDataset:
                     else:
                         self._rounds[round.number] = generation
         else:
-            raise CorruptSampleError(generation, id, _TOO_FAST)
+            raise StoreError(f"sample {id} of generation {generation} cannot be read: {_TOO_FAST}")
         self._generation = generation
         in_place = places is not None and all(arrays[name][1] is places[name] for name in self.sample)
         if in_place and self.transform is None and self.normalize is None:
@@ -315,7 +314,7 @@ class CacheDataset:
                     raise
                 # This process was suspended for so long that its lease expired.
         else:
-            raise CorruptSampleError(generation, self._id(numbers[0]), _TOO_FAST)
+            raise StoreError(f"the samples of generation {generation} cannot be read: {_TOO_FAST}")
         self._generation = generation
         return found
 
@@ -415,6 +414,16 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+_opened: WeakBag[CacheDataset] = WeakBag()
+
+
+def _close_opened() -> None:
+    """When the process exits, and not LEASE seconds later."""
+    for dataset in _opened:
+        if dataset._finalizer is not None:
+            dataset._finalizer()
 
 
 def _close(cache: Cache, reader: Reader, pid: int) -> None:

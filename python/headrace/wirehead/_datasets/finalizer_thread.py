@@ -17,30 +17,33 @@ from typing import Any
 
 log = logging.getLogger("headrace.wirehead")
 
-# Of ``multiprocessing.util.Finalize``, for finalizers that call :func:`close_later` at exit.
-CLOSING_PRIORITY = 10
+# Of ``multiprocessing.util.Finalize``: before those of its own, which end child processes.
+_PRIORITY = 10
 
 # Its ``put`` may interrupt itself.
 _jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _lock = threading.Lock()  # guards the thread; not taken by close_later
+_at_exit: set[Callable[[], None]] = set()
 # Seconds that the exit of a process waits for closing: a server may be gone, and PyMongo waits for its threads before.
 # Leases expire by themselves.
 _PATIENCE = 1.0
 
 
-def start_closing() -> None:
-    """Starts the thread, if this process has none yet. At exit, the process waits up to ``_PATIENCE`` seconds for the
-    thread to close the objects that it was given.
+def start_closing(at_exit: Callable[[], None] | None = None) -> None:
+    """Starts the thread, if this process has none yet. At exit, the process calls ``at_exit``, once for however many
+    calls, and waits up to ``_PATIENCE`` seconds for the thread to close the objects that it was given.
     """
+    if at_exit is not None:
+        _at_exit.add(at_exit)
     global _thread
     with _lock:
         if _thread is None:
             thread = threading.Thread(target=_run, args=(_jobs,), name="headrace-wirehead-closing", daemon=True)
             thread.start()
             _thread = thread
-            # After the finalizers of datasets. A worker process runs these, but no atexit functions.
-            multiprocessing.util.Finalize(None, _finish, exitpriority=CLOSING_PRIORITY - 1)
+            # A worker process runs this, but no atexit functions.
+            multiprocessing.util.Finalize(None, _finish, exitpriority=_PRIORITY)
 
 
 def close_later(close: Callable[..., object], *arguments: Any) -> None:
@@ -62,6 +65,8 @@ def _run(jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] |
 
 def _finish() -> None:
     global _thread
+    for function in _at_exit:
+        function()
     thread, _thread = _thread, None
     if thread is not None:
         _jobs.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from pathlib import Path
@@ -46,8 +47,22 @@ def has_ended(lease: Document) -> bool:
         return False
     try:
         os.kill(pid, 0)
+        return _is_zombie(pid)
     except ProcessLookupError:
         return True
     except OSError:  # it is another user's
         return False
-    return False
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended and waits for its parent to notice, as far as the system tells."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, ProcessLookupError):
+            raise
+        return False
+    try:
+        return bool(select.select([pidfd], [], [], 0)[0])
+    finally:
+        os.close(pidfd)
