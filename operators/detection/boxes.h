@@ -45,6 +45,16 @@ T BoxOverlap(const T* a, const T* b, T pixel) {
   return shared / (BoxArea(a, pixel) + BoxArea(b, pixel) - shared);
 }
 
+// The measure of non-maximum suppression in Fluid: 0 of boxes with space between them, even if less than a pixel; 1 of
+// boxes without an area that touch.
+template <typename T>
+T TouchingOverlap(const T* a, const T* b, T pixel) {
+  if (b[0] > a[2] || b[2] < a[0] || b[1] > a[3] || b[3] < a[1]) {
+    return 0;
+  }
+  return pixel == 0 && BoxArea(a, pixel) + BoxArea(b, pixel) == 0 ? T(1) : BoxOverlap(a, b, pixel);
+}
+
 // A box by its centre and extents.
 template <typename T>
 struct CenteredBox {

@@ -106,12 +106,12 @@ class MapState {
     }
   }
 
-  // The mean over the classes of which there is anything.
+  // The mean over the classes of which something is there and something was found, as in Fluid.
   double Map(int64_t background, bool eleven_points) const {
     double sum = 0;
     int64_t count = 0;
     for (size_t c = 0; c < classes_.size(); ++c) {
-      if (static_cast<int64_t>(c) != background && classes_[c].objects > 0) {
+      if (static_cast<int64_t>(c) != background && classes_[c].objects > 0 && !classes_[c].found.empty()) {
         sum += AveragePrecision(classes_[c], eleven_points);
         ++count;
       }

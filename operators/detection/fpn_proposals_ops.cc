@@ -29,7 +29,7 @@ void DistributeFpnProposalsKernel(const ExecutionContext& ctx) {
     for (int64_t r = begin; r < end; ++r) {
       const T scale = std::sqrt(BoxArea(rois + r * kBoxSize, T(1)));
       // A box without an area is on the lowest level.
-      const T level = std::floor(std::log2(scale / refer_scale) + refer_level) - static_cast<T>(lowest);
+      const T level = std::floor(std::log2(scale / refer_scale + T(1e-6)) + refer_level) - static_cast<T>(lowest);
       const T last = static_cast<T>(levels - 1);
       rows[static_cast<size_t>(level > 0 ? std::min(level, last) : T(0))].push_back(r);
     }

@@ -85,7 +85,7 @@ Proposals<T> ProposalsOf(const AttributeIndex& op, const ProposalMaps<T>& maps, 
   std::iota(order.begin(), order.end(), 0);
   const int64_t post = op.Attr<int32_t>("post_nms_topN");
   const auto overlap = [&found](int64_t a, int64_t b) {
-    return BoxOverlap(found.boxes.data() + a * kBoxSize, found.boxes.data() + b * kBoxSize, T(1));
+    return TouchingOverlap(found.boxes.data() + a * kBoxSize, found.boxes.data() + b * kBoxSize, T(1));
   };
   Proposals<T> kept;
   for (const int64_t i :

@@ -68,7 +68,7 @@ struct ScoredBoxes {
   }
   const T* Box(int64_t image, int64_t c, int64_t i) const { return boxes + Place(image, c, i) * box_size; }
   T Overlap(const T* a, const T* b, T pixel) const {
-    return box_size == kBoxSize ? BoxOverlap(a, b, pixel) : PolygonOverlap(a, b, box_size / 2);
+    return box_size == kBoxSize ? TouchingOverlap(a, b, pixel) : PolygonOverlap(a, b, box_size / 2);
   }
 
   const T* scores;

@@ -59,7 +59,7 @@ template <typename T>
 SeenObjects<T> BestSeen(const AttributeIndex& op, SeenObjects<T> seen, int64_t kinds) {
   SortSeen(&seen);
   const auto overlap = [&seen](int64_t a, int64_t b) {
-    return BoxOverlap(seen[static_cast<size_t>(a)].box, seen[static_cast<size_t>(b)].box, T(1));
+    return TouchingOverlap(seen[static_cast<size_t>(a)].box, seen[static_cast<size_t>(b)].box, T(1));
   };
   SeenObjects<T> kept;
   for (int64_t kind = 0; kind < kinds; ++kind) {

@@ -113,7 +113,10 @@ HEADRACE_REGISTER_OP(grid_sampler)
     .Input("X", "[N, C, H, W]")
     .Input("Grid", "[N, GH, GW, 2]: column and row of each place; -1 and 1 are the centers of the border pixels")
     .Output("Output", "[N, C, GH, GW]")
-    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Output", CheckGrid(ctx), ctx.InputType("X")); })
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "Output", CheckGrid(ctx), ctx.InputType("X"));
+      ctx.ShareLoD("X", "Output");
+    })
     .Kernel<float>(GridSamplerKernel<float>)
     .Kernel<double>(GridSamplerKernel<double>)
     .Gradient(DefaultGradient({.inputs = {"X", "Grid"}, .outputs = {}, .no_gradient = {}}));

@@ -208,6 +208,7 @@ void RegisterInterpolation(const std::string& type, const std::string& comment) 
       .With(InterpolateAttrs, kSpatial)
       .InferShape([](InferShapeContext& ctx) {
         SetKnownOutput(ctx, "Out", CheckInterpolate(ctx, kSpatial), ctx.InputType("X"));
+        ctx.ShareLoD("X", "Out");
       })
       .template Kernel<float>(InterpolateKernel<float, Interpolation>)
       .template Kernel<double>(InterpolateKernel<double, Interpolation>)

@@ -46,6 +46,7 @@ HEADRACE_REGISTER_OP(sampling_id)
       HR_ENFORCE(min <= max && max - min < 0x1p1000, InvalidArgument,
                  "attributes min and max: expected finite numbers with min <= max, got ", min, " and ", max);
       SetOutput(ctx, "Out", {x[0]}, DataType::kInt64);
+      ctx.ShareLoD("X", "Out");
     })
     .Kernel<float>(SamplingIdKernel<float>)
     .Kernel<double>(SamplingIdKernel<double>);

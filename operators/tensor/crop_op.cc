@@ -72,6 +72,9 @@ struct CropTensor {
     }
     begin = BeginOfPart(x, out, args.Ints(kCropTensorOffsets, x.size()), args.FromInputs(kCropTensorOffsets));
   }
+  static bool KeepsRows(const OpArgs& args, size_t rank) {
+    return rank > 0 && args.Ints(kCropTensorShape, rank, args.HasInput(kCropTensorShape.list))[0] == -1;
+  }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
   DDim out;
   DDim begin;

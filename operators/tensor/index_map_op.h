@@ -57,7 +57,8 @@ const DDim& MoveResult(const Move& move) {
   }
 }
 
-// Whether the rows stay, as they never do unless a move says so, and their sequences with them.
+// Whether the rows stay, as they never do unless a move says so, and their sequences with them: those of what is moved,
+// unless the move names another input (kSequences).
 template <typename Move>
 bool KeepsRows([[maybe_unused]] const OpArgs& args, [[maybe_unused]] size_t rank) {
   if constexpr (requires { Move::KeepsRows(args, rank); }) {
@@ -163,6 +164,9 @@ void RegisterMove(const std::string& type, const std::string& comment, const std
         SetKnownOutput(ctx, "Out", MoveResult(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
         if (KeepsRows<Move>(ctx, ctx.InputDim(Move::kMoved).size())) {
           ctx.ShareLoD(Move::kMoved, "Out");
+        }
+        if constexpr (requires { Move::kSequences; }) {
+          ctx.ShareLoD(Move::kSequences, "Out");
         }
       })
       .template Kernel<bool>(MoveKernel<bool, Move>)

@@ -40,6 +40,7 @@ struct Pad2d : Padding {
                  "input X: expected an edge to repeat, got dims ", ToString(x));
     }
   }
+  static bool KeepsRows(const OpArgs&, size_t) { return true; }
   int64_t From(size_t d, int64_t i) const {
     const int64_t from = i - begin[d];
     if (mode == "edge") {

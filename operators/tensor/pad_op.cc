@@ -21,6 +21,10 @@ struct Pad : Padding {
     }
   }
   int64_t From(size_t d, int64_t i) const { return Inside(d, i); }
+  static bool KeepsRows(const OpArgs& args, size_t rank) {
+    const auto& paddings = args.Attr<Ints>("paddings");
+    return rank > 0 && paddings[0] == 0 && paddings[1] == 0;
+  }
 };
 
 HEADRACE_REGISTER_OPS(pad) {

@@ -71,6 +71,9 @@ void InferStack(InferShapeContext& ctx) {
   }
   const size_t axis = StackAxis(ctx.attrs(), dims.size() + 1);
   SetOutput(ctx, kWhole, WithAxis(dims, axis, static_cast<int64_t>(count)), ctx.InputType(kPieces, first));
+  if (axis != 0) {  // the rows stay
+    ctx.ShareLoD(kPieces, kWhole, first);
+  }
 }
 
 template <const char* kWhole, const char* kPieces>

@@ -245,7 +245,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     for op_type in ("reduce_all", "reduce_any"):
         yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"dim": [1], "keep_dim": True}, by=())
     yield "expand", Rows(x, {"expand_times": [1, 3]})
-    yield "pad", Rows(x, {"paddings": [0, 0, 2, 1], "pad_value": 1.0}, lod=())
+    yield "pad", Rows(x, {"paddings": [0, 0, 2, 1], "pad_value": 1.0})
     yield (
         "slice",
         Rows(
@@ -265,7 +265,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         ),
     )
     yield "concat", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, 2, seed=4)]}, {"axis": 1})
-    yield "stack", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4)]}, {"axis": 1}, ("Y",), lod=())
+    yield "stack", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4)]}, {"axis": 1}, ("Y",), lod=("Y",))
     yield "unstack", Rows(x, {"axis": 1, "num": 1}, ("Y",), widths=(1,), lod=())
     yield "split", Rows(x, {"axis": 1, "sections": [2]}, widths=(2,))
     for second in ("", "2"):
@@ -278,11 +278,11 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         yield f"squeeze{second}", Rows(lambda n, w: {"X": numbers(n, 1, w)}, {"axes": [1]}, others=others)
         yield f"unsqueeze{second}", Rows(x, {"axes": [1]}, others=others)
         yield f"transpose{second}", Rows(lambda n, w: {"X": numbers(n, w, 3)}, {"axis": [0, 2, 1]}, others=others)
-    yield "crop_tensor", Rows(x, {"shape": [-1, 1], "offsets": [0, 0]}, widths=(4, 1), lod=())
+    yield "crop_tensor", Rows(x, {"shape": [-1, 1], "offsets": [0, 0]}, widths=(4, 1))
     yield "crop", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1)}, {"offsets": [0, 0]}, lod=())
     yield (
         "pad_constant_like",
-        Rows(lambda n, w: {"Y": numbers(n, w), "X": numbers(n, w + 2)}, {"pad_value": 1.0}, by=("Y",), lod=()),
+        Rows(lambda n, w: {"X": numbers(n, w + 2), "Y": numbers(n, w)}, {"pad_value": 1.0}, by=("Y",)),
     )
     yield "gather", Rows(lambda n, w: {"Index": whole(n), "X": numbers(4, w)}, by=("X",), known=("X",), lod=())
     yield (
@@ -719,14 +719,14 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             {},
             ("Output",),
             ("X", "Grid"),
-            lod=(),
+            lod=("Output",),
             widths=(3, 1),
             many=1000,
             ordinary=("Grid",),
         ),
     )
     yield "temporal_shift", Rows(images, {"seg_num": 1, "shift_ratio": 0.3}, widths=(3, 1), many=3000)
-    yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000, lod=())
+    yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000)
     for kind in ("max", "avg"):
         window = {"ksize": [2, 2], "paddings": [1, 1], "pooling_type": kind}
         yield "pool2d", Rows(images, window, widths=(3, 1), many=3000)
@@ -754,9 +754,9 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         ),
     )
     for op_type in ("bilinear_interp", "nearest_interp"):
-        yield op_type, Rows(images, {"out_h": 5, "out_w": 2}, widths=(3, 1), many=1000, lod=())
+        yield op_type, Rows(images, {"out_h": 5, "out_w": 2}, widths=(3, 1), many=1000)
     size = {"out_d": 2, "out_h": 5, "out_w": 3}
-    yield "trilinear_interp", Rows(volumes, size, widths=(3, 1), many=1000, lod=())
+    yield "trilinear_interp", Rows(volumes, size, widths=(3, 1), many=1000)
     for use_cvm in (False, True):
         yield (
             "cvm",

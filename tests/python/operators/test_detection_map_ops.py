@@ -53,8 +53,8 @@ def average(findings: list[tuple[float, int, int]], objects: int, kind: str) -> 
 
 
 def mean_of(objects: dict[int, int], findings: Found, kind: str, background: int) -> float:
-    present = [c for c, count in objects.items() if count and c != background]
-    parts = [average(findings[c], objects[c], kind) if c in findings else 0.0 for c in present]
+    present = [c for c, count in objects.items() if count and c != background and findings.get(c)]
+    parts = [average(findings[c], objects[c], kind) for c in present]
     return sum(parts) / len(parts) if parts else 0.0
 
 
@@ -141,6 +141,16 @@ def test_nothing_was_found() -> None:
     empty = np.zeros((0, 2)), [[0, 0, 0]]
     outputs = {"MAP": np.zeros(1), "AccumPosCount": None, "AccumTruePos": empty, "AccumFalsePos": empty}
     OpTest("detection_map", inputs, {"class_num": 3}, outputs, known=["DetectRes"]).check_outputs()
+
+
+def test_a_class_of_which_nothing_was_found_does_not_count() -> None:
+    box, other = [0.1, 0.1, 0.3, 0.3], [0.5, 0.5, 0.8, 0.8]
+    inputs = {
+        "DetectRes": (np.array([[1, 0.9, *box]]), [[1]]),
+        "Label": (np.array([[1, *box], [2, *other]]), [[2]]),
+    }
+    (mean,) = OpTest("detection_map", inputs, {"class_num": 3}, dict.fromkeys(OUTPUTS)).run()["MAP"]
+    assert np.array(mean).tolist() == [1.0]
 
 
 def test_what_has_no_score_comes_first() -> None:

@@ -28,6 +28,15 @@ def overlap(a: np.ndarray, b: np.ndarray, pixel: float = 0.0) -> float:
     return float(np.prod(sides) / (area_a + area_b - np.prod(sides)))
 
 
+def touching(a: np.ndarray, b: np.ndarray, pixel: float) -> float:
+    """What non-maximum suppression measures."""
+    if (b[:2] > a[2:]).any() or (b[2:] < a[:2]).any():
+        return 0.0
+    if pixel == 0 and all((box[2:] <= box[:2]).any() for box in (a, b)):
+        return 1.0
+    return overlap(a, b, pixel)
+
+
 def overlaps(x: np.ndarray, y: np.ndarray, pixel: float = 0.0) -> np.ndarray:
     return np.array([[overlap(a, b, pixel) for b in y] for a in x]).reshape(len(x), len(y))
 
@@ -405,7 +414,7 @@ def test_mining_that_makes_no_sense_is_refused(attrs: dict[str, Any], parts: tup
 
 
 def suppressed(
-    box: np.ndarray, score: np.ndarray, attrs: dict[str, Any], overlap_of: Any = overlap
+    box: np.ndarray, score: np.ndarray, attrs: dict[str, Any], overlap_of: Any = touching
 ) -> list[tuple[float, int]]:
     """(score, place) of the boxes of a class that are kept."""
     order = [i for i in np.argsort(-score, kind="stable") if score[i] > attrs["score_threshold"]]
@@ -421,7 +430,7 @@ def suppressed(
 
 
 def detections(
-    box: np.ndarray, score: np.ndarray, attrs: dict[str, Any], overlap_of: Any = overlap
+    box: np.ndarray, score: np.ndarray, attrs: dict[str, Any], overlap_of: Any = touching
 ) -> list[tuple[int, int]]:
     """(label, place) of what is found in an image. ``box``: [C, M, 4], ``score``: [C, M]."""
     found = [
@@ -519,6 +528,22 @@ def test_locality_aware_nms(attrs: dict[str, Any], normalized: bool) -> None:
     outputs: dict[str, Any] = {"Out": (np.array(rows), [lengths])}
     inputs = {"BBoxes": box, "Scores": score}
     OpTest("locality_aware_nms", inputs, attrs, outputs, ["BBoxes"]).check_outputs()
+
+
+@pytest.mark.parametrize(
+    ("box", "normalized", "kept"),
+    [
+        ([[0, 0, 0, 10], [0.1, 0, 0.1, 10]], False, 2),  # less than a pixel apart
+        ([[0, 0, 0, 10], [0, 0, 0.1, 10]], False, 1),
+        ([[0, 0, 0, 1], [0, 0, 0, 1]], True, 1),  # the same line
+        ([[0, 0, 0, 1], [0, 0, 1, 1]], True, 2),  # the edge of the other one
+    ],
+)
+def test_suppression_of_boxes_that_barely_touch(box: Any, normalized: bool, kept: int) -> None:
+    inputs = {"BBoxes": np.array([box], float), "Scores": np.array([[[0.9, 0.8]]])}
+    attrs = {**NMS, "background_label": -1, "normalized": normalized, "nms_threshold": 0.5}
+    (out,) = OpTest("multiclass_nms", inputs, attrs, {"Out": None}).run()["Out"]
+    assert out.shape()[0] == kept
 
 
 def test_locality_aware_nms_takes_images_of_boxes() -> None:

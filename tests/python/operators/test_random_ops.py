@@ -75,6 +75,8 @@ def test_sampling_id(dtype: Any) -> None:
     # What lies beyond the sum of a row is its last class.
     assert (run("sampling_id", {"X": x / 100}, {"min": 0.5}) == 3).all()
     assert (run("sampling_id", {"X": np.ones((3, 1), dtype)}, {}) == 0).all()
+    (of_sequences,) = OpTest("sampling_id", {"X": (x[:3], [[2, 1]])}, {}, {"Out": None}).run()["Out"]
+    assert of_sequences.recursive_sequence_lengths() == [[2, 1]]
 
 
 def test_sampling_id_refuses_what_does_not_fit() -> None:

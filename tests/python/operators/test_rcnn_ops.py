@@ -474,11 +474,12 @@ PYRAMID = {"min_level": 2, "max_level": 5, "refer_level": 4, "refer_scale": 224}
 
 
 def test_distribute_fpn_proposals() -> None:
-    extent = np.array([300.0, 223, 100, 20, 2000, 448, 111, 60, 223, 447])
+    extent = np.array([300.0, 222.9999, 100, 20, 2000, 448, 111, 60, 223, 447])
     corner = RNG.uniform(0, 50, (10, 2))
     rois = np.concatenate([corner, corner + extent[:, None]], 1)
     rois[7, 2] = rois[7, 0] - 3  # without an area
-    levels = np.clip(np.floor(4 + np.log2((extent + 1) / 224)), 2, 5).astype(int)
+    levels = np.clip(np.floor(4 + np.log2((extent + 1) / 224 + 1e-6)), 2, 5).astype(int)
+    assert levels[1] == 4  # as if it were as large as the scale
     levels[7] = 2
     lengths, image = [4, 0, 6], np.repeat([0, 2], [4, 6])
     order = np.argsort(levels, kind="stable")
