@@ -141,7 +141,7 @@ struct Pow {
     return static_cast<T>(power);
   }
 };
-// Fluid's: the quotient is truncated, so that the remainder has the sign of X.
+// Fluid's, from 1.6.2 on: the remainder of integers has the sign of X, that of others the sign of Y.
 struct Mod {
   template <typename T>
   static T Value(T x, T y) {
@@ -149,7 +149,7 @@ struct Mod {
       HR_ENFORCE(y != 0, InvalidArgument, "input Y: remainder of ", x, " by zero");
       return y == T(-1) ? T(0) : static_cast<T>(x % y);  // the smallest integer over -1 would overflow
     } else {
-      return std::fmod(x, y);
+      return std::fmod(y + std::fmod(x, y), y);
     }
   }
 };

@@ -229,7 +229,8 @@ HEADRACE_REGISTER_OPS(elementwise_ops) {
   Register<elementwise::Max>("max", "The greater of X and Y");
   Register<elementwise::Min>("min", "The smaller of X and Y");
   Register<elementwise::Pow>("pow", "X to the power of Y; integers without a fraction");
-  Register<elementwise::Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable");
+  Register<elementwise::Mod>(
+      "mod", "What is left of X / Y, with the sign of Y, or of X if both are integers; not differentiable");
   Register<elementwise::FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
 }
 

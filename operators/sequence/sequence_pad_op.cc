@@ -65,7 +65,7 @@ void SequencePadKernel(const ExecutionContext& ctx) {
   (pad.numel() == 1 ? fill : fill_row) = pad.data<T>();
   const LoDOffsets& offsets = CheckedLevel(ctx, "X");
   LoDTensor* length = ctx.Output("Length");
-  int64_t* lengths = length->Resize({static_cast<int64_t>(offsets.size()) - 1, 1}).mutable_data<int64_t>();
+  int64_t* lengths = length->Resize({static_cast<int64_t>(offsets.size()) - 1}).mutable_data<int64_t>();
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     lengths[s] = static_cast<int64_t>(offsets[s + 1] - offsets[s]);
   }
@@ -97,13 +97,13 @@ HEADRACE_REGISTER_OP(sequence_pad)
     .Input("X", "[rows, ...] with LoD")
     .Input("PadValue", "dtype of X: a single element, or a row of X")
     .Output("Out", "[number of sequences, length, ...]")
-    .Output("Length", "int64 [number of sequences, 1]: their lengths")
+    .Output("Length", "int64 [number of sequences]: their lengths")
     .With(PaddedLengthAttr)
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
       InferSequenceRows<SequencePad>(ctx);
       if (!ctx.IsRuntime()) {
-        SetOutput(ctx, "Length", {-1, 1}, DataType::kInt64);
+        SetOutput(ctx, "Length", {-1}, DataType::kInt64);
       }
     })
     .Kernel<float>(SequencePadKernel<float>)

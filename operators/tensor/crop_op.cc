@@ -64,16 +64,29 @@ struct CropTensor {
     // Of single variables, layers write into the attribute what they know.
     const IntsArg shape = args.Ints(kCropTensorShape, x.size(), args.HasInput(kCropTensorShape.list));
     EnforceSize(shape, x.size(), x);
-    for (size_t d = 0; d < x.size(); ++d) {
-      const bool whole = d == 0 && shape[d] == -1;
-      HR_ENFORCE(shape[d] >= 0 || shape[d] == kUnknown || whole, InvalidArgument, shape.Name(),
-                 ": expected numbers of 0 or more, of which the first may be -1, got ", shape.Values());
-      out.push_back(whole ? x[d] : shape[d] == kUnknown ? -1 : shape[d]);
+    const IntsArg offsets = args.Ints(kCropTensorOffsets, x.size());
+    const bool shifted = offsets.size() != 0 || args.FromInputs(kCropTensorOffsets);
+    if (shifted) {
+      EnforceSize(offsets, x.size(), x);
     }
-    begin = BeginOfPart(x, out, args.Ints(kCropTensorOffsets, x.size()), args.FromInputs(kCropTensorOffsets));
+    for (size_t d = 0; d < x.size(); ++d) {
+      HR_ENFORCE(shape[d] >= -1 || shape[d] == kUnknown, InvalidArgument, shape.Name(),
+                 ": expected numbers of 0 or more, or -1 for all from the offset on, got ", shape.Values());
+      const int64_t offset = shifted ? offsets[d] : 0;
+      const bool rest = shape[d] == -1 && x[d] >= 0 && offset != kUnknown;
+      out.push_back(rest ? x[d] - offset : shape[d] == kUnknown ? -1 : shape[d]);
+      HR_ENFORCE(!rest || out[d] >= 0, InvalidArgument, offsets.Name(), ": expected a part of X of dims ", ToString(x),
+                 ", got ", offsets.Values());
+    }
+    begin = BeginOfPart(x, out, offsets, shifted);
   }
+  // Before the run, also rows that an offset from an input may leave.
   static bool KeepsRows(const OpArgs& args, size_t rank) {
-    return rank > 0 && args.Ints(kCropTensorShape, rank, args.HasInput(kCropTensorShape.list))[0] == -1;
+    if (rank == 0 || args.Ints(kCropTensorShape, rank, args.HasInput(kCropTensorShape.list))[0] != -1) {
+      return false;
+    }
+    const IntsArg offsets = args.Ints(kCropTensorOffsets, rank);
+    return offsets.size() == 0 || offsets[0] == 0 || offsets[0] == kUnknown;
   }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
   DDim out;
@@ -92,7 +105,7 @@ HEADRACE_REGISTER_OPS(crop) {
                            [](OpRegistrar&& op) -> OpRegistrar&& {
                              return std::move(op)
                                  .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
-                                 .Attr<Ints>("shape", "dims of Out; the first may be -1: that of X", {});
+                                 .Attr<Ints>("shape", "dims of Out; -1: all from the offset on", {});
                            },
                            "", {kCropTensorShape, kCropTensorOffsets});
 }

@@ -12,7 +12,8 @@ void ShardIndexKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const T* x = x_tensor.data<T>();
   const int64_t numbers = ctx.Attr<int32_t>("index_num");
-  const int64_t size = numbers / ctx.Attr<int32_t>("nshards");
+  const int64_t shards = ctx.Attr<int32_t>("nshards");
+  const int64_t size = (numbers + shards - 1) / shards;
   const int64_t shard = ctx.Attr<int32_t>("shard_id");
   const auto ignored = static_cast<T>(ctx.Attr<int32_t>("ignore_value"));
   T* out = ctx.Output("Out")->mutable_data<T>();
@@ -40,7 +41,8 @@ void InferShardIndex(InferShapeContext& ctx) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(shard_index)
-    .Comment("Numbers of rows of a table as numbers within one of its shards, each of index_num / nshards rows.")
+    .Comment(
+        "Numbers of rows of a table as numbers within one of its shards, each of index_num / nshards rows, rounded up.")
     .Input("X", "int32 or int64 [..., 1], numbers in [0, index_num)")
     .Output("Out", "dims, dtype and LoD of X")
     .InPlace("Out", "X")

@@ -65,6 +65,8 @@ def test_padded_sequences_give_what_those_with_lod_give() -> None:
     expected = np.array([[loss(row, label, 0)] for row, label in zip(rows, LABELS)])
     test = OpTest("warpctc", given, {"norm_by_times": True}, {"Loss": expected, "WarpCTCGrad": None})
     test.check_outputs()
+    column = np.array([[k] for label in LABELS for k in label])
+    OpTest("warpctc", {**given, "Label": column}, {}, {"Loss": expected, "WarpCTCGrad": None}).check_outputs()
     packed = {
         "Logits": (np.concatenate(rows), [FRAMES]),
         "Label": (np.array([[k] for label in LABELS for k in label]), [[len(label) for label in LABELS]]),
@@ -87,13 +89,18 @@ def test_warpctc_refuses_lengths_that_do_not_fit() -> None:
         ({"LogitsLength": np.array([-1, 4])}, ("LogitsLength", "sequence 0", "-1")),
         ({"LabelLength": np.array([1, 4])}, ("LabelLength", "sequence 1", "4", "[0, 3]")),
         ({"LabelLength": np.array([2, 2])}, ("Label", "sequence 0, label 1", "-7")),
+        ({"Label": np.array([[1], [7], [1]])}, ("Label", "row 1", "7")),
     ]
     for change, parts in run_cases:
         OpTest("warpctc", {**good, **change}, {}, OUTPUTS).check_refused(IndexError, *parts, when="run")
+    lengths = {"Label": np.array([[1], [2]])}  # of three
+    OpTest("warpctc", {**good, **lengths}, {}, OUTPUTS).check_refused(IndexError, "LabelLength", when="run")
+    lengths = {"Label": np.array([[1]])}
+    OpTest("warpctc", {**good, **lengths}, {}, OUTPUTS).check_refused(ValueError, "Label", "[1, 1]", when="run")
     build_cases: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
         ({"LogitsLength": np.array([2])}, ValueError, ("LogitsLength", "[2]")),
         ({"LabelLength": np.array([1, 2], np.int32)}, TypeError, ("LabelLength", "int64")),
-        ({"Label": np.array([[1]])}, ValueError, ("Label",)),
+        ({"Label": np.array([[1, 2]])}, ValueError, ("Label",)),
         ({"Logits": good["Logits"][0]}, ValueError, ("Logits", "3")),
     ]
     for change, error, parts in build_cases:

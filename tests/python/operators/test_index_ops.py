@@ -241,6 +241,9 @@ def test_shard_index(dtype: str) -> None:
         OpTest(
             "shard_index", {"X": (x, [[1, 3]])}, {**attrs, "shard_id": shard}, {"Out": (out, [[1, 3]])}
         ).check_outputs()
+    for shard, expected in ((0, [[1], [6], [-1], [-1]]), (1, [[-1], [-1], [5], [-1]]), (2, [[-1], [-1], [-1], [5]])):
+        uneven = {**attrs, "nshards": 3, "shard_id": shard}  # 7, 7 and 6 rows
+        OpTest("shard_index", {"X": x}, uneven, {"Out": np.array(expected, dtype)}).check_outputs()
     given = {**attrs, "shard_id": 0, "ignore_value": 7}
     OpTest("shard_index", {"X": x}, given, {"Out": np.array([[1], [6], [7], [7]], dtype)}).check_outputs()
 
@@ -280,10 +283,24 @@ def test_crop_tensor(shape: str, offsets: str) -> None:
     test.check_gradients(["X"])
 
 
+@pytest.mark.parametrize("form", ["attribute", "tensor"])
+def test_what_is_left_from_the_offsets_on(form: str) -> None:
+    x = np.arange(60.0).reshape(5, 4, 3)
+    shape, offsets = [-1, 2, -1], [2, 1, 0]
+    given = {"X": (x, [[2, 3]])}
+    attrs: dict[str, Any] = {"shape": shape, "offsets": offsets}
+    if form == "tensor":
+        attrs = {}
+        given |= {"Shape": np.array(shape, np.int32), "Offsets": np.array(offsets, np.int32)}  # type: ignore[dict-item]
+    OpTest("crop_tensor", given, attrs, {"Out": x[2:, 1:3]}).check_outputs()
+    attrs, given = {"shape": [-1, 2, -1], "offsets": [6, 0, 0]}, {"X": x}  # type: ignore[dict-item]
+    OpTest("crop_tensor", given, attrs).check_refused(ValueError, "attribute offsets", "[6, 0, 0]")
+
+
 def test_a_part_that_inputs_say_has_to_lie_in_x() -> None:
     for given, parts in (
         ({"Shape": np.array([2, 5, 1], np.int32)}, ["shape", "[2, 5, 1]"]),
-        ({"Shape": np.array([2, -1, 1], np.int32)}, ["input Shape", "[2, -1, 1]"]),
+        ({"Shape": np.array([2, -2, 1], np.int32)}, ["input Shape", "[2, -2, 1]"]),
         ({"Shape": np.array([1, 1, 1]), "Offsets": np.array([0, -1, 0])}, ["input Offsets", "[0, -1, 0]"]),
     ):
         OpTest("crop_tensor", {"X": X, **given}).check_refused(ValueError, *parts, when="run")

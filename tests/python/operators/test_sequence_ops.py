@@ -156,7 +156,7 @@ def test_pad_and_unpad(length: int) -> None:
     for i, sequence in enumerate(SEQUENCES):
         padded[i, : len(sequence)] = sequence
     inputs = {"X": (ROWS, [LENGTHS]), "PadValue": np.array([0.5])}
-    expected = {"Out": padded, "Length": np.array(LENGTHS)[:, None]}
+    expected = {"Out": padded, "Length": np.array(LENGTHS)}
     test = OpTest("sequence_pad", inputs, {"padded_length": length}, expected)
     test.check_outputs()
     test.check_gradients(["X"], ["Out"])
@@ -178,7 +178,7 @@ def test_pad_with_a_row(shape: tuple[int, ...]) -> None:
     x, row = RNG.uniform(-1, 1, (3, *shape)), RNG.uniform(-1, 1, shape)
     padded = np.stack([np.stack([x[0], x[1]]), np.stack([row, row]), np.stack([x[2], row])])
     inputs = {"X": (x, [[2, 0, 1]]), "PadValue": row}
-    test = OpTest("sequence_pad", inputs, outputs={"Out": padded, "Length": np.array([[2], [0], [1]])})
+    test = OpTest("sequence_pad", inputs, outputs={"Out": padded, "Length": np.array([2, 0, 1])})
     test.check_outputs()
     test.check_gradients(["X"], ["Out"])
     wrong = OpTest("sequence_pad", {**inputs, "PadValue": np.ones(3)}, outputs={"Out": None, "Length": None})

@@ -20,7 +20,7 @@ def start_thread(target: Callable[..., None], *args: Any, name: str) -> threadin
         thread.start()
     except RuntimeError as error:
         raise errors.ResourceExhausted(
-            f"cannot start the thread {name}: {error}. A limit on threads and processes (ulimit -u, the pids cgroup) is "
-            "reached"
+            f"cannot start the thread {name}: {error}. A limit on threads and processes (ulimit -u, the pids cgroup) "
+            "is reached"
         ) from error
     return thread

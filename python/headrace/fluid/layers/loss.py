@@ -189,11 +189,11 @@ def warpctc(
 
     Args:
         input: [rows, classes] with LoD, or [rows, N, classes], padded; softmax is part of the loss.
-        label: int32 or int64 [labels, 1] with LoD, or [N, labels], padded.
+        label: int32 or int64 [labels, 1] with LoD, or with ``label_length``; or [N, labels], padded.
         blank: the class of nothing.
         norm_by_times: divide the gradient, not the loss, by the number of rows.
         use_cudnn: Fluid's; has no effect.
-        input_length, label_length: int64 [N]: how many rows and labels each sequence has, if they are padded.
+        input_length, label_length: int64 [N]: how many rows and labels each sequence has, if ``input`` is padded.
 
     Returns:
         [number of sequences, 1]; 0 for a sequence with too few rows for its labels.

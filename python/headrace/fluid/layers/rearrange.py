@@ -106,8 +106,8 @@ def crop(
 
 
 def crop_tensor(x: Variable, shape: Ints, offsets: Ints | None = None, name: str | None = None) -> Variable:
-    """The part of ``x`` of shape ``shape``, the first number of which may be -1, that of ``x``, from ``offsets`` on (by
-    default 0). Among the numbers may be int32 or int64 variables of one element, or such a variable holds all of them.
+    """The part of ``x`` of shape ``shape`` from ``offsets`` on (by default 0); -1 stands for all that is left. Among
+    the numbers may be int32 or int64 variables of one element, or such a variable holds all of them.
     """
     inputs: dict[str, Any] = {"X": x}
     given, attrs = ints_argument(shape, "shape", "crop_tensor", "shape", "Shape", "ShapeTensor")
@@ -309,12 +309,8 @@ def _unique(op_type: str, x: Variable, dtype: Any, slots: Sequence[str]) -> list
 
 def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
     """Numbers of rows of a table of ``index_num``, int32 or int64 [..., 1], as numbers within shard ``shard_id`` of
-    ``nshards`` of the same size; ``ignore_value`` for those of other shards.
+    ``nshards`` of the same size, the last of which may be smaller; ``ignore_value`` for those of other shards.
     """
-    if nshards > 0 and index_num % nshards != 0:
-        raise errors.InvalidArgument(
-            f"layers.shard_index: index_num must be a multiple of nshards, {nshards}, got {index_num}"
-        )
     attrs = {"index_num": index_num, "nshards": nshards, "shard_id": shard_id, "ignore_value": ignore_value}
     out = append_layer("shard_index", {"X": input}, attrs)
     out.stop_gradient = True

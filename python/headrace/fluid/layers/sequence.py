@@ -104,7 +104,8 @@ def sequence_slice(input: Variable, offset: Variable, length: Variable, name: st
 def sequence_pad(
     x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Sequences of one length, [number of sequences, length, ...], and their former lengths, int64.
+    """Sequences of one length, [N, length, ...], and their former lengths, int64 [N]. (Before 1.6, Fluid gave the
+    lengths the shape [N, 1].)
 
     Args:
         pad_value: the padding, of the dtype of ``x``: a single element, or a row of the shape of those of ``x``.

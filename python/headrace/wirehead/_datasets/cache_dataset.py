@@ -30,7 +30,9 @@ log = logging.getLogger("headrace.wirehead")
 
 Self = TypeVar("Self", bound="CacheDataset")
 
-_TOO_FAST = "generations come faster than this process reads. It needs more processor time, or the cache a larger SWAP_CAP"
+_TOO_FAST = (
+    "generations come faster than this process reads. It needs more processor time, or the cache a larger SWAP_CAP"
+)
 
 
 class _Name(str):
