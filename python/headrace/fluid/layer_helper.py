@@ -418,11 +418,14 @@ def append_layer(
     act: str | None = None,
     out_slot: str = "Out",
     intermediate: str | None = None,
+    exact_name: bool = False,
 ) -> Variable:
     """Adds an operator with one output, of the dtype of its first input, and perhaps an activation.
 
     Args:
         inputs: Variables, or lists of them.
+        exact_name: the output's name is ``name`` itself, as Fluid has it for some layers, and does not merely begin
+            with it.
         intermediate: the slot of an output of the same dtype that is only for the gradient.
     """
     for slot, value in inputs.items():
@@ -431,7 +434,7 @@ def append_layer(
     helper = LayerHelper(op_type, name)
     first = next(iter(inputs.values()))
     dtype = (first[0] if isinstance(first, (list, tuple)) else first).dtype  # what IfElse gives is a list
-    outputs = {out_slot: helper.create_variable(dtype)}
+    outputs = {out_slot: helper.create_variable(dtype, name=name if exact_name else None)}
     if intermediate is not None:
         outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
     helper.append_op(inputs, outputs, attrs)

@@ -51,7 +51,7 @@ def _bool(op_type: str, inputs: dict[str, Variable], out: Variable | None, name:
     for slot, value in inputs.items():
         value = check_variable(value, slot, op_type)
     helper = LayerHelper(op_type, name)
-    out = helper.create_variable("bool", stop_gradient=True) if out is None else out
+    out = helper.create_variable("bool", stop_gradient=True, name=name) if out is None else out
     helper.append_op(inputs, {"Out": out})
     return out
 

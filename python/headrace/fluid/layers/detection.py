@@ -33,14 +33,22 @@ Numbers = Union[float, Sequence[float]]
 
 
 def append_without_gradient(
-    op_type: str, inputs: Mapping[str, Any], dtypes: Mapping[str, Any], attrs: Mapping[str, Any], name: str | None
+    op_type: str,
+    inputs: Mapping[str, Any],
+    dtypes: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    exact_name: bool = False,
 ) -> tuple[Variable, ...]:
-    """Adds an operator through which no gradient passes; ``dtypes``: of its outputs, which it returns."""
+    """Adds an operator through which no gradient passes; ``dtypes``: of its outputs, which it returns. With
+    ``exact_name``, the name of its only output is ``name``.
+    """
     for slot, value in inputs.items():
         for item in value if isinstance(value, list) else [value]:
             check_variable(item, slot, op_type)
     helper = LayerHelper(op_type, name)
-    outputs = {slot: helper.create_variable(dtype, stop_gradient=True) for slot, dtype in dtypes.items()}
+    exact = name if exact_name else None
+    outputs = {slot: helper.create_variable(dtype, stop_gradient=True, name=exact) for slot, dtype in dtypes.items()}
     helper.append_op(inputs, outputs, attrs)
     return tuple(outputs.values())
 
@@ -69,7 +77,7 @@ def iou_similarity(x: Variable, y: Variable, name: str | None = None, box_normal
     """
     dtype = check_variable(x, "x", "iou_similarity").dtype
     attrs = {"box_normalized": box_normalized}
-    return append_without_gradient("iou_similarity", {"X": x, "Y": y}, {"Out": dtype}, attrs, name)[0]
+    return append_without_gradient("iou_similarity", {"X": x, "Y": y}, {"Out": dtype}, attrs, name, exact_name=True)[0]
 
 
 def box_coder(
@@ -101,7 +109,8 @@ def box_coder(
         inputs["PriorBoxVar"] = prior_box_var
     elif prior_box_var is not None:
         attrs["variance"] = as_floats(prior_box_var, "prior_box_var", "box_coder")
-    return append_without_gradient("box_coder", inputs, {"OutputBox": prior_box.dtype}, attrs, name)[0]
+    dtypes = {"OutputBox": prior_box.dtype}
+    return append_without_gradient("box_coder", inputs, dtypes, attrs, name, exact_name=True)[0]
 
 
 def box_clip(input: Variable, im_info: Variable, name: str | None = None) -> Variable:
@@ -124,8 +133,8 @@ def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
     Returns:
         The same in pixels of the image, of which four make one of ``input``.
     """
-    dtype = check_variable(input, "input", "polygon_box_transform").dtype
-    return append_without_gradient("polygon_box_transform", {"Input": input}, {"Output": dtype}, {}, name)[0]
+    dtypes = {"Output": check_variable(input, "input", "polygon_box_transform").dtype}
+    return append_without_gradient("polygon_box_transform", {"Input": input}, dtypes, {}, name, exact_name=True)[0]
 
 
 def prior_box(

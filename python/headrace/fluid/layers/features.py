@@ -36,4 +36,4 @@ def similarity_focus(input: Variable, axis: int, indexes: Sequence[int], name: s
         axis: 1, 2 or 3.
     """
     attrs = {"axis": int(axis), "indexes": [int(index) for index in indexes]}
-    return append_layer("similarity_focus", {"X": input}, attrs, name)
+    return append_layer("similarity_focus", {"X": input}, attrs, name, exact_name=True)

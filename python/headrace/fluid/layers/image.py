@@ -535,7 +535,7 @@ def lrn(
 
 def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
     """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013)."""
-    return append_layer("maxout", {"X": x}, {"groups": groups}, name)
+    return append_layer("maxout", {"X": x}, {"groups": groups}, name, exact_name=True)
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
@@ -597,7 +597,7 @@ def affine_channel(
 ) -> Variable:
     """scale · x + bias, channel by channel; both [C] and needed. ``data_layout``: "NHWC": x is [N, ..., C]."""
     inputs = {"X": x, "Scale": scale, "Bias": bias}
-    return append_layer("affine_channel", inputs, {"data_layout": data_layout}, name, act)
+    return append_layer("affine_channel", inputs, {"data_layout": data_layout}, name, act, exact_name=True)
 
 
 def im2sequence(

@@ -72,7 +72,8 @@ def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: f
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """-label · log(input + epsilon) - (1 - label) · log(1 - input + epsilon), for probabilities ``input``."""
     inputs = {"Predicted": input, "Labels": label}
-    return append_layer("log_loss", inputs, {"epsilon": float(epsilon)}, out_slot="Loss", name=name)
+    attrs = {"epsilon": float(epsilon)}
+    return append_layer("log_loss", inputs, attrs, name, out_slot="Loss", exact_name=True)
 
 
 def hinge_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:

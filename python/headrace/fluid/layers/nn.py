@@ -360,7 +360,7 @@ def bilinear_tensor_product(
     helper = LayerHelper("bilinear_tensor_product", name)
     weight = helper.create_weight(param_attr, [size, *widths], x.dtype)
     bias = helper.create_parameter(bias_attr, [1, size], x.dtype, is_bias=True)
-    out = helper.create_variable(x.dtype)
+    out = helper.create_variable(x.dtype, name=name)
     helper.append_op({"X": x, "Y": y, "Weight": weight, "Bias": bias}, {"Out": out})
     return helper.append_activation(out, act)
 
@@ -372,7 +372,8 @@ def add_position_encoding(input: Variable, alpha: float, beta: float, name: str 
     Args:
         input: [sequences, length, width], or [rows, width] with a LoD of one level; the width is even.
     """
-    return append_layer("add_position_encoding", {"X": input}, {"alpha": float(alpha), "beta": float(beta)}, name)
+    attrs = {"alpha": float(alpha), "beta": float(beta)}
+    return append_layer("add_position_encoding", {"X": input}, attrs, name, exact_name=True)
 
 
 def dropout(
@@ -518,12 +519,12 @@ def cumsum(
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
     """x, not less than ``min`` and not more than ``max``, element by element."""
-    return append_layer("clip", {"X": x}, {"min": float(min), "max": float(max)}, name)
+    return append_layer("clip", {"X": x}, {"min": float(min), "max": float(max)}, name, exact_name=True)
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
     """x, scaled down so that its Euclidean norm is ``max_norm`` if it is greater."""
-    return append_layer("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name)
+    return append_layer("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name, exact_name=True)
 
 
 def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:
@@ -634,7 +635,8 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Variable:
     """The cross entropy of sigmoid(x) with ``label``, element by element."""
     attrs = {"ignore_index": ignore_index, "normalize": normalize}
-    return append_layer("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, attrs, name)
+    inputs = {"X": x, "Label": label}
+    return append_layer("sigmoid_cross_entropy_with_logits", inputs, attrs, name, exact_name=True)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
@@ -644,7 +646,7 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 
 def mean(x: Variable, name: str | None = None) -> Variable:
     """The mean of all elements, [1]."""
-    return append_layer("mean", {"X": x}, name=name)
+    return append_layer("mean", {"X": x}, name=name, exact_name=True)
 
 
 def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[Variable, Variable]:
@@ -691,9 +693,8 @@ def mul(
     x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
 ) -> Variable:
     """The product of two matrices: the first ``x_num_col_dims`` dimensions of ``x`` are its rows, and so on."""
-    return append_layer(
-        "mul", {"X": x, "Y": y}, {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}, name
-    )
+    attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
+    return append_layer("mul", {"X": x, "Y": y}, attrs, name, exact_name=True)
 
 
 def scale(
@@ -710,11 +711,11 @@ def scale(
         "bias": core.exact_float(bias, "bias"),
         "bias_after_scale": bias_after_scale,
     }
-    return append_layer("scale", {"X": x}, attrs, name, act)
+    return append_layer("scale", {"X": x}, attrs, name, act, exact_name=True)
 
 
 def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
-    return append_layer(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act)
+    return append_layer(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act, exact_name=True)
 
 
 def elementwise_add(

@@ -181,12 +181,13 @@ def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Vari
     """The parts of ``input`` whose coordinates, in its first k dimensions, are the rows of ``index``, int32 or int64
     [..., k]; [..., dimensions of ``input`` from k on].
     """
-    return append_layer("gather_nd", {"X": input, "Index": index}, name=name)
+    return append_layer("gather_nd", {"X": input, "Index": index}, name=name, exact_name=True)
 
 
 def scatter_nd_add(ref: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
     """``ref``, with ``updates`` added to the parts that gather_nd would take."""
-    return append_layer("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name=name)
+    inputs = {"X": ref, "Index": index, "Updates": updates}
+    return append_layer("scatter_nd_add", inputs, name=name, exact_name=True)
 
 
 def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
@@ -321,4 +322,4 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
     """Images [N, C, H, W] as smaller ones with more channels, [N, C · blocksize², H / blocksize, W / blocksize], in
     Fluid's order, that of YOLO v2.
     """
-    return append_layer("space_to_depth", {"X": x}, {"blocksize": blocksize}, name)
+    return append_layer("space_to_depth", {"X": x}, {"blocksize": blocksize}, name, exact_name=True)

@@ -93,7 +93,7 @@ def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Var
 
 def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
     """The rows of each sequence in the reverse order."""
-    return append_layer("sequence_reverse", {"X": x}, name=name, out_slot="Y")
+    return append_layer("sequence_reverse", {"X": x}, name=name, out_slot="Y", exact_name=True)
 
 
 def sequence_slice(input: Variable, offset: Variable, length: Variable, name: str | None = None) -> Variable:

@@ -47,7 +47,7 @@ def yolov3_loss(
     }
     if gt_score is not None:
         inputs["GTScore"] = check_variable(gt_score, "gt_score", "yolov3_loss")
-    loss = helper.create_variable(x.dtype)
+    loss = helper.create_variable(x.dtype, name=name)
     outputs = {
         "Loss": loss,
         "ObjectnessMask": helper.create_variable(x.dtype, stop_gradient=True),

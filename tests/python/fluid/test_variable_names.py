@@ -1,0 +1,101 @@
+"""The names that layers give to variables are Fluid's, so that programs, and saved files, may refer to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace.fluid import layers
+from headrace.fluid.framework import Variable
+
+Made = Union[Variable, Sequence[Variable]]
+
+
+def data(name: str, *shape: int, dtype: str = "float32", lod_level: int = 0) -> Variable:
+    return fluid.data(name, [-1, *shape], dtype, lod_level)
+
+
+def truth() -> Variable:
+    return data("truth", 4, dtype="bool")
+
+
+def rows() -> Variable:
+    return data("rows", 4)
+
+
+def image() -> Variable:
+    return data("image", 4, 8, 8)
+
+
+def boxes() -> Variable:
+    return fluid.data("boxes", [3, 4])
+
+
+def numbers(name: str, *shape: int, dtype: str = "int64") -> Variable:
+    return fluid.data(name, shape, dtype)
+
+
+def yolo_loss(name: str) -> Variable:
+    boxes, labels = data("gt", 6, 4), data("classes", 6, dtype="int32")
+    return layers.yolov3_loss(
+        data("map", 21, 8, 8), boxes, labels, [9, 9, 5, 5, 2, 2], [0, 1, 2], 2, 0.7, 32, name=name
+    )
+
+
+#: The layers whose output is called just as the user says; that of others merely begins with the name.
+EXACT: dict[str, Callable[[str], Variable]] = {
+    "elementwise_add": lambda name: layers.elementwise_add(rows(), rows(), name=name),
+    "elementwise_floordiv": lambda name: layers.elementwise_floordiv(numbers("a", 2), numbers("b", 2), name=name),
+    "scale": lambda name: layers.scale(rows(), 2.0, name=name),
+    "logical_and": lambda name: layers.logical_and(truth(), truth(), name=name),
+    "logical_not": lambda name: layers.logical_not(truth(), name=name),
+    "clip": lambda name: layers.clip(rows(), 0.0, 1.0, name=name),
+    "clip_by_norm": lambda name: layers.clip_by_norm(rows(), 1.0, name=name),
+    "mean": lambda name: layers.mean(rows(), name=name),
+    "mul": lambda name: layers.mul(rows(), fluid.data("weight", [4, 2]), name=name),
+    "sigmoid_cross_entropy_with_logits": lambda name: layers.sigmoid_cross_entropy_with_logits(
+        rows(), data("labels", 4), name=name
+    ),
+    "maxout": lambda name: layers.maxout(image(), 2, name=name),
+    "space_to_depth": lambda name: layers.space_to_depth(image(), 2, name=name),
+    "sequence_reverse": lambda name: layers.sequence_reverse(data("words", 4, lod_level=1), name=name),
+    "affine_channel": lambda name: layers.affine_channel(
+        image(), fluid.data("scales", [4]), fluid.data("biases", [4]), name=name
+    ),
+    "similarity_focus": lambda name: layers.similarity_focus(image(), 1, [0], name=name),
+    "log_loss": lambda name: layers.log_loss(data("p", 1), data("label", 1), name=name),
+    "add_position_encoding": lambda name: layers.add_position_encoding(data("steps", 5, 4), 1.0, 1.0, name=name),
+    "bilinear_tensor_product": lambda name: layers.bilinear_tensor_product(rows(), rows(), 3, name=name),
+    "gather_nd": lambda name: layers.gather_nd(rows(), numbers("index", 3, 1), name=name),
+    "scatter_nd_add": lambda name: layers.scatter_nd_add(
+        boxes(), numbers("index", 2, 1), fluid.data("updates", [2, 4]), name=name
+    ),
+    "iou_similarity": lambda name: layers.iou_similarity(boxes(), boxes(), name=name),
+    "box_coder": lambda name: layers.box_coder(boxes(), None, boxes(), name=name),
+    "polygon_box_transform": lambda name: layers.polygon_box_transform(image(), name=name),
+    "yolov3_loss": yolo_loss,
+}
+
+
+@pytest.mark.parametrize("layer", EXACT)
+def test_a_layers_name_is_that_of_its_output_where_it_is_in_fluid(layer: str) -> None:
+    assert EXACT[layer]("mine").name == "mine"
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        unnamed = EXACT[layer](None)  # type: ignore[arg-type]
+    assert unnamed.name == f"{layer}_0.tmp_0"
+
+
+def test_a_loss_is_fetched_by_the_name_it_was_given(exe: fluid.Executor) -> None:
+    layers.mean(rows(), name="my_loss")
+    (loss,) = exe.run(feed={"rows": np.full((2, 4), 3.0, np.float32)}, fetch_list=["my_loss"])
+    assert loss == 3.0
+
+
+def test_an_activation_follows_an_output_that_has_the_layers_name() -> None:
+    out = layers.elementwise_add(rows(), rows(), act="relu", name="sum")
+    assert out.name == "sum.tmp_0"
+    assert fluid.default_main_program().current_block().has_var("sum")
