@@ -79,10 +79,12 @@ def test_padding_that_makes_no_sense_is_refused() -> None:
             layers.pool2d(images(), 2, pool_padding=padding)
 
 
-@pytest.mark.parametrize("affine", [None, False])
-def test_group_norm(exe: fluid.Executor, affine: bool | None) -> None:
+@pytest.mark.parametrize("affine", [None, False, True])
+def test_group_norm_scales_and_shifts_only_if_it_is_told_to(exe: fluid.Executor, affine: bool | None) -> None:
     out = layers.group_norm(images(), 2, param_attr=affine, bias_attr=affine)
-    assert len(fluid.default_main_program().all_parameters()) == (2 if affine is None else 0)
+    names = [parameter.name for parameter in fluid.default_main_program().all_parameters()]
+    assert names == (["group_norm_0.w_0", "group_norm_0.b_0"] if affine else [])
+    assert out.name == "_generated_var_2"  # after the mean and the variance
     exe.run(fluid.default_startup_program())
     (got,) = exe.run(feed={"images": IMAGES}, fetch_list=[out])
     groups = got.reshape(2, 2, -1)

@@ -283,9 +283,11 @@ def group_norm(
     name: str | None = None,
 ) -> Variable:
     """Normalises ``groups`` groups of channels of each image of [N, C, ...], then scales and shifts each channel (Wu
-    and He, 2018). False for ``param_attr`` or ``bias_attr``: no scale, no shift.
+    and He, 2018).
 
     Args:
+        param_attr, bias_attr: of the scale and the shift. Unlike in other layers, None means that there is none, as in
+            Fluid; True: one with the defaults.
         data_layout: "NHWC": of [N, ..., C].
     """
     if data_layout not in ("NCHW", "NHWC"):
@@ -299,11 +301,12 @@ def group_norm(
     helper = LayerHelper("group_norm", name)
     one = initializer.Constant(1.0)
     weights = {
-        "Scale": helper.create_parameter(param_attr, [channels], input.dtype, default_initializer=one),
-        "Bias": helper.create_parameter(bias_attr, [channels], input.dtype, is_bias=True),
+        "Scale": helper.create_parameter(param_attr or False, [channels], input.dtype, default_initializer=one),
+        "Bias": helper.create_parameter(bias_attr or False, [channels], input.dtype, is_bias=True),
     }
-    out = helper.create_variable(input.dtype)
-    statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    block = helper.main_program.current_block()  # which names the outputs, as Fluid has it
+    statistics = {slot: block.create_var(dtype=input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    out = block.create_var(dtype=input.dtype, stop_gradient=False)
     helper.append_op(
         {"X": input, **weights},
         {"Y": out, **statistics},
