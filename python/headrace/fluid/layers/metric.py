@@ -55,16 +55,16 @@ def auc(
         slide_steps: how many batches the second area counts.
 
     Returns:
-        (area of all batches, area of the last ones, [positive and negative histograms of the last ones, then of all]).
-        Areas are float64 [1].
+        (area of all batches, area of the last ones, [positive and negative histograms of the last ones, a row for each
+        batch, then of all]). Areas are float64 [1].
     """
     helper = LayerHelper("auc")
     inputs = {"Predict": check_variable(input, "input", "auc"), "Label": check_variable(label, "label", "auc")}
     zero = initializer.Constant(0.0)
     areas, histograms = [], []
     for steps in (slide_steps, 0):
-        size = (1 + steps) * (num_thresholds + 1) + (1 if steps else 0)
-        positive, negative = (helper.create_global_variable(None, [1, size], "int64", zero) for _ in range(2))
+        shape = [max(steps, 1), num_thresholds + 1]
+        positive, negative = (helper.create_global_variable(None, shape, "int64", zero) for _ in range(2))
         area = helper.create_variable("float64", stop_gradient=True)
         helper.append_op(
             {**inputs, "StatPos": positive, "StatNeg": negative},
