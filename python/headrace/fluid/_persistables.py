@@ -16,13 +16,16 @@ __all__ = ["assign", "is_persistable", "persistables", "put", "values_of"]
 
 
 def is_persistable(var: Variable) -> bool:
-    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a tensor that outlives a run."""
+    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a persistable tensor."""
     return var.persistable and var.type == VarType.LOD_TENSOR
 
 
 def persistables(program: AnyProgram | None) -> list[Variable]:
-    """What persists in a program, one variable for each name, in the order of their names."""
-    kept = {var.name: var for var in program_of(program).list_vars() if is_persistable(var)}
+    """The tensors of a program that outlive a run, also those that are not to be saved with the parameters; one
+    variable for each name, in the order of their names.
+    """
+    variables = program_of(program).list_vars()
+    kept = {var.name: var for var in variables if var.desc.persistable and var.type == VarType.LOD_TENSOR}
     return [kept[name] for name in sorted(kept)]
 
 

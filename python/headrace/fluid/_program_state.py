@@ -18,7 +18,7 @@ import numpy as np
 from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
-from headrace.fluid._persistables import assign, persistables, values_of
+from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Parameter, Variable
@@ -84,7 +84,7 @@ def save(program: AnyProgram, model_path: str | os.PathLike[str]) -> None:
         NotFound: a variable has no value: has the startup program been run?
         IoError: a file cannot be written; then all are as before.
     """
-    parameters, others = _split(persistables(program))
+    parameters, others = _split(filter(is_persistable, persistables(program)))
     folder, base = _parts(model_path)
     core.replace_files(
         folder,
@@ -185,5 +185,5 @@ def load(
         DataLoss: a file is corrupt.
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
-    wanted = persistables(program) if var_list is None else list(var_list)
+    wanted = list(filter(is_persistable, persistables(program)) if var_list is None else var_list)
     assign(wanted, load_program_state(model_path, wanted), global_scope())

@@ -104,12 +104,18 @@ class Variable:
 
     @property
     def persistable(self) -> bool:
-        """Whether the value lives in the scope that the program is run in, and survives the run."""
-        return self.desc.persistable
+        """Whether the value lives in the scope that the program is run in, survives the run, and is saved."""
+        return self.desc.persistable and "unsaved" not in self.desc.attrs
 
     @persistable.setter
     def persistable(self, value: bool) -> None:
         self.desc.persistable = value
+        self._store("unsaved", {})
+
+    def _keep_unsaved(self) -> None:
+        """Has the value survive a run, although it does not count as persistable: no file of parameters has it."""
+        self.desc.persistable = True
+        self._store("unsaved", {"unsaved": True})
 
     @property
     def stop_gradient(self) -> bool:

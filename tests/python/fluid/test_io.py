@@ -92,12 +92,39 @@ def test_params_are_the_parameters_only(exe: fluid.Executor, tmp_path: Path, fil
         assert os.listdir(tmp_path) == ["all"]
 
 
+def test_a_global_variable_that_is_not_persistable_is_in_no_file_of_parameters(
+    exe: fluid.Executor, tmp_path: Path
+) -> None:
+    kept = fluid.layers.create_global_var([1], 2.0, "float32", persistable=True, name="kept")
+    other = fluid.layers.create_global_var([1], 3.0, "float32", name="other")
+    fluid.layers.increment(other)
+    out = fluid.layers.elementwise_mul(kept, other)
+    assert (kept.persistable, other.persistable) == (True, False)
+    main = fluid.default_main_program()
+    assert not fluid.Program.parse_from_string(main.serialize_to_string()).global_block().var("other").persistable
+    exe.run(fluid.default_startup_program())
+    assert [float(exe.run(fetch_list=[out])[0][0]) for _ in range(2)] == [8, 10]  # it survives the run all the same
+    fluid.io.save_persistables(exe, str(tmp_path / "files"))
+    assert os.listdir(tmp_path / "files") == ["kept"]
+    fluid.io.load_persistables(exe, str(tmp_path / "files"))
+    fluid.save(main, str(tmp_path / "state"))
+    assert set(fluid.io.load_program_state(str(tmp_path / "state"))) == {"kept"}
+    fluid.load(main, str(tmp_path / "state"))
+    fluid.io.save_checkpoint(exe, tmp_path / "checkpoint")  # continues where it was
+    exe.run()
+    fluid.io.load_checkpoint(exe, tmp_path / "checkpoint")
+    assert exe.run(fetch_list=[out])[0] == 12
+    other.persistable = True
+    fluid.io.save_persistables(exe, str(tmp_path / "all"))
+    assert sorted(os.listdir(tmp_path / "all")) == ["kept", "other"]
+
+
 @one_or_many
 @pytest.mark.parametrize(
     "name", ["file", "args", "a/../b c@GRAD", "..", "/x", "a/b", ".unfinished-set", "w.npy", "a//b"]
 )
 def test_a_variable_may_have_any_name(exe: fluid.Executor, tmp_path: Path, name: str, filename: str | None) -> None:
-    fluid.layers.create_global_var([2], 3.0, "float32", name=name)
+    fluid.layers.create_global_var([2], 3.0, "float32", persistable=True, name=name)
     exe.run(fluid.default_startup_program())
     folder = tmp_path / "new" / "folder"
     fluid.io.save_persistables(exe, str(folder), filename=filename)

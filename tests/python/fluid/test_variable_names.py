@@ -99,3 +99,8 @@ def test_an_activation_follows_an_output_that_has_the_layers_name() -> None:
     out = layers.elementwise_add(rows(), rows(), act="relu", name="sum")
     assert out.name == "sum.tmp_0"
     assert fluid.default_main_program().current_block().has_var("sum")
+
+
+def test_a_global_variable_without_a_name_is_called_as_in_fluid() -> None:
+    made = [layers.create_global_var([1], 0.0, "float32") for _ in range(2)]
+    assert [variable.name for variable in made] == ["_generated_var_0", "_generated_var_1"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import core, unique_name
+from headrace.fluid import core
 from headrace.fluid.framework import Variable
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
 from headrace.fluid.layer_helper import (
@@ -89,11 +89,16 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """A variable that the startup program fills with ``value``. It survives a run in any case; the flags are
-    Fluid's.
+    """A variable that the startup program fills with ``value``. It survives a run in any case.
+
+    Args:
+        persistable: whether ``fluid.io`` saves it; checkpoints and inference models have it in any case.
+        force_cpu: Fluid's; makes no difference.
     """
-    name = unique_name.generate("global_var") if name is None else name
-    return LayerHelper("global_var", name).create_global_variable(name, shape, dtype, Constant(value))
+    variable = LayerHelper("global_var", name).create_global_variable(name, shape, dtype, Constant(value))
+    if not persistable:
+        variable._keep_unsaved()
+    return variable
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
