@@ -105,6 +105,11 @@ class LayerHelper:
         self.name = unique_name.generate(layer_type) if name is None else name
         self.kwargs = kwargs
 
+    @staticmethod
+    def _skip_generated_name() -> None:
+        """Leaves out the automatic name that Fluid gives to the step scopes of a block, so that later ones agree."""
+        unique_name.generate("_generated_var")
+
     @property
     def main_program(self) -> Program:
         return default_main_program()

@@ -104,3 +104,21 @@ def test_an_activation_follows_an_output_that_has_the_layers_name() -> None:
 def test_a_global_variable_without_a_name_is_called_as_in_fluid() -> None:
     made = [layers.create_global_var([1], 0.0, "float32") for _ in range(2)]
     assert [variable.name for variable in made] == ["_generated_var_0", "_generated_var_1"]
+
+
+def test_blocks_take_a_number_of_automatic_names_as_in_fluid() -> None:
+    one = layers.fill_constant([1], "float32", 1.0)
+    rate = layers.create_global_var([1], 0.0, "float32")
+    going = layers.less_than(one, rate)
+    with layers.Switch() as switch:
+        with switch.case(going):
+            layers.assign(one, rate)
+        with switch.default():
+            layers.assign(one, rate)
+    with layers.While(going).block():
+        layers.less_than(one, rate, cond=going)
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        rnn.step_output(layers.scale(rnn.step_input(fluid.data("steps", [3, 2, 4])), 2.0))
+    assert rate.name == "_generated_var_0"
+    assert layers.create_global_var([1], 0.0, "float32").name == "_generated_var_5"

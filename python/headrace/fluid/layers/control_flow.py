@@ -281,6 +281,7 @@ def _inner_block(helper: LayerHelper, append_op: Callable[[Block], object]) -> I
         yield
         with program._block_guard():
             append_op(block)
+            helper._skip_generated_name()
 
 
 def _check_condition(cond: Variable, layer: str, single: bool = True) -> None:

@@ -66,6 +66,7 @@ class StaticRNN:
             raise
         finally:
             self._block = None
+        self._helper._skip_generated_name()
         if self._steps == -1 or any(op.has_attr("sub_block") for op in block.ops):
             self._repeat(block)
             return
