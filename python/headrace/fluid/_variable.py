@@ -207,7 +207,7 @@ class Variable:
                 ends.append(_END if stop is None else stop)
         out = self
         if reversed_axes:
-            out = _append_op("reverse", {"X": out}, {"axis": reversed_axes})
+            out = _append_op("reverse", {"X": out}, {"axis": reversed_axes}, key=f"{out.name}_slice_reverse")
         if axes:
             inputs: dict[str, SlotValue] = {"Input": out}
             attrs: dict[str, Any] = {"axes": axes, "decrease_axis": dropped}
@@ -222,7 +222,7 @@ class Variable:
                     -1 if isinstance(start, Variable) or isinstance(end, Variable) else 1
                     for start, end in zip(starts, ends)
                 ]
-            out = _append_op("slice", inputs, attrs)
+            out = _append_op("slice", inputs, attrs, key=f"{self.name}_slice")
         return out
 
     def __neg__(self) -> Variable:
@@ -427,15 +427,16 @@ def _append_op(
     attrs: Mapping[str, Any] | None = None,
     dtype: VarType | None = None,
     stop_gradient: bool = False,
+    key: str = "tmp",
 ) -> Variable:
     """Adds an operator to the current block of the program of its first input, a Variable. Returns its output, which
-    has that input's dtype unless another is given.
+    has that input's dtype unless another is given. ``key``: of its name; those of arithmetic are Fluid's.
     """
     first = next(iter(inputs.values()))
     assert isinstance(first, Variable)
     block = first.block.program.current_block()
     out: Variable = block.create_var(
-        name=unique_name.generate(f"{unique_name.generate(op_type)}.tmp"),
+        name=unique_name.generate(key),
         dtype=first.dtype if dtype is None else dtype,
         stop_gradient=stop_gradient,
     )
@@ -456,9 +457,7 @@ def _number(like: Variable, value: float) -> Variable:
     if dtype in _INTEGERS and not float(value).is_integer():
         raise errors.TypeMismatch(f"'{like.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
     block = like.block.program.current_block()
-    out: Variable = block.create_var(
-        name=unique_name.generate("fill_constant.tmp"), shape=[1], dtype=like.dtype, stop_gradient=True
-    )
+    out: Variable = block.create_var(name=unique_name.generate("tmp"), shape=[1], dtype=like.dtype, stop_gradient=True)
     attrs: dict[str, Any] = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
     if isinstance(value, int):
         attrs["str_value"] = str(value)  # all of its digits
@@ -488,7 +487,7 @@ def _reflected(op_type: str, number: Operand, y: Variable) -> Variable:
     """An operator with a number on its left side, which is made as large as the other side."""
     if not _is_number(number):
         return _elementwise(op_type, y, number)  # raises an error with the accepted types
-    zeros = _append_op("fill_zeros_like", {"X": y}, stop_gradient=True)
+    zeros = _append_op("fill_zeros_like", {"X": y}, stop_gradient=True, key="zeros")
     # By an addition, since an attribute of scale is a double, which does not hold every integer.
     full = _scale(zeros, 1.0, number) if _fits_scale(number) else zeros + number
     full.stop_gradient = True

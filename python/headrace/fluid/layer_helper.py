@@ -423,6 +423,7 @@ def append_layer(
     act: str | None = None,
     out_slot: str = "Out",
     intermediate: str | None = None,
+    intermediate_first: bool = False,
     exact_name: bool = False,
 ) -> Variable:
     """Adds an operator with one output, of the dtype of its first input, and perhaps an activation.
@@ -432,6 +433,7 @@ def append_layer(
         exact_name: the output's name is ``name`` itself, as Fluid has it for some layers, and does not merely begin
             with it.
         intermediate: the slot of an output of the same dtype that is only for the gradient.
+        intermediate_first: its name has the lower number, as Fluid has it for some layers.
     """
     for slot, value in inputs.items():
         for item in value if isinstance(value, (list, tuple)) else [value]:
@@ -439,8 +441,11 @@ def append_layer(
     helper = LayerHelper(op_type, name)
     first = next(iter(inputs.values()))
     dtype = (first[0] if isinstance(first, (list, tuple)) else first).dtype  # what IfElse gives is a list
-    outputs = {out_slot: helper.create_variable(dtype, name=name if exact_name else None)}
-    if intermediate is not None:
+    outputs = {}
+    if intermediate is not None and intermediate_first:
+        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
+    outputs[out_slot] = helper.create_variable(dtype, name=name if exact_name else None)
+    if intermediate is not None and not intermediate_first:
         outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
     helper.append_op(inputs, outputs, attrs)
     return helper.append_activation(outputs[out_slot], act)

@@ -122,3 +122,60 @@ def test_blocks_take_a_number_of_automatic_names_as_in_fluid() -> None:
         rnn.step_output(layers.scale(rnn.step_input(fluid.data("steps", [3, 2, 4])), 2.0))
     assert rate.name == "_generated_var_0"
     assert layers.create_global_var([1], 0.0, "float32").name == "_generated_var_5"
+
+
+def test_operators_on_variables_give_temporaries() -> None:
+    x, y = rows(), fluid.data("fixed", [2, 4])
+    made = [x + x, x * 2.0, 1.0 - x, x / x, x**2.0, y < y, x.astype("int64"), 2.0 / y, -x]
+    assert [variable.name for variable in made] == [f"tmp_{i}" for i in (0, 1, 2, 3, 5, 6, 7, 9, 10)]
+    assert layers.elementwise_add(x, x).name == "elementwise_add_0.tmp_0"
+    assert y[0].name == "fixed_slice_0"
+    assert y[::-1].name == "fixed_slice_reverse_0"
+    with fluid.unique_name.guard("net_"):
+        assert (x + x).name == "net_tmp_0"
+
+
+#: What a layer is called with, and the numbers of its results among its temporaries.
+NUMBERED: dict[str, tuple[Callable[[], Made], str]] = {
+    "batch_norm": (lambda: layers.batch_norm(image()), "batch_norm_0.tmp_2"),
+    "batch_norm with an activation": (lambda: layers.batch_norm(image(), act="relu"), "batch_norm_0.tmp_3"),
+    "layer_norm": (lambda: layers.layer_norm(rows()), "layer_norm_0.tmp_2"),
+    "instance_norm": (lambda: layers.instance_norm(image()), "instance_norm_0.tmp_2"),
+    "data_norm": (lambda: layers.data_norm(rows()), "_generated_var_2"),
+    "square_error_cost": (lambda: layers.square_error_cost(rows(), rows()), "square_error_cost_0.tmp_1"),
+    "cross_entropy": (lambda: layers.cross_entropy(rows(), data("id", 1, dtype="int64")), "cross_entropy2_0.tmp_0"),
+    "cross_entropy of soft labels": (
+        lambda: layers.cross_entropy(rows(), rows(), soft_label=True),
+        "cross_entropy_0.tmp_0",
+    ),
+    "smooth_l1": (lambda: layers.smooth_l1(rows(), rows()), "smooth_l1_loss_0.tmp_1"),
+    "huber_loss": (lambda: layers.huber_loss(data("p", 1), data("label", 1), 1.0), "huber_loss_0.tmp_1"),
+    "lrn": (lambda: layers.lrn(image()), "lrn_0.tmp_1"),
+    "linear_chain_crf": (
+        lambda: layers.linear_chain_crf(data("words", 4, lod_level=1), data("tags", 1, dtype="int64", lod_level=1)),
+        "linear_chain_crf_0.tmp_3",
+    ),
+    "gru_unit": (
+        lambda: layers.gru_unit(data("gates", 12), rows(), 12),
+        "gru_unit_0.tmp_2 gru_unit_0.tmp_1 gru_unit_0.tmp_0",
+    ),
+    "transpose": (lambda: layers.transpose(rows(), [1, 0]), "transpose_0.tmp_0"),
+    "squeeze": (lambda: layers.squeeze(data("p", 1), [1]), "squeeze_0.tmp_0"),
+    "unsqueeze": (lambda: layers.unsqueeze(rows(), [1]), "unsqueeze2_0.tmp_0"),
+    "flatten": (lambda: layers.flatten(image()), "flatten_0.tmp_0"),
+    "reshape": (
+        lambda: [layers.reshape(rows(), [-1, 2], act="relu"), layers.reshape(rows(), [-1, 2])],
+        "reshape2_0.tmp_2 reshape2_1.tmp_0",
+    ),
+    "arrays": (
+        lambda: [layers.create_array("float32"), layers.array_write(rows(), numbers("i", 1))],
+        "array_0.out array_write_0.out",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_temporaries_are_numbered_as_in_fluid(case: str) -> None:
+    build, names = NUMBERED[case]
+    made = build()
+    assert " ".join(variable.name for variable in ([made] if isinstance(made, Variable) else made)) == names

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid import unique_name
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
@@ -166,14 +167,19 @@ def Print(
 def create_array(dtype: Any) -> Variable:
     """A list of tensors, empty at the start of each run."""
     helper = LayerHelper("array")
-    block = helper.main_program.current_block()
-    return block.create_var(name=helper.name, dtype=dtype, type=VarType.LOD_TENSOR_ARRAY)
+    return _array(helper, f"{helper.name}.out", dtype)
+
+
+def _array(helper: LayerHelper, name: str, dtype: Any) -> Variable:
+    return helper.create_variable(dtype, None, name, type=VarType.LOD_TENSOR_ARRAY)
 
 
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
     """Copies ``x`` to place ``i`` (int64 [1]) of ``array``, or of a new one. Returns the array."""
-    array = create_array(check_variable(x, "x", "array_write").dtype) if array is None else array
-    LayerHelper("array_write").append_op({"X": x, "I": i}, {"Out": array}, type="write_to_array")
+    helper = LayerHelper("array_write")
+    dtype = check_variable(x, "x", "array_write").dtype
+    array = _array(helper, f"{helper.name}.out", dtype) if array is None else array
+    helper.append_op({"X": x, "I": i}, {"Out": array}, type="write_to_array")
     return array
 
 
@@ -196,8 +202,9 @@ def array_length(array: Variable) -> Variable:
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
     """The sequences of level ``level`` of the LoD of ``x`` with their lengths, longest first."""
     helper = LayerHelper("lod_rank_table")
-    table = helper.main_program.current_block().create_var(
-        name=helper.name, type=VarType.LOD_RANK_TABLE, stop_gradient=True
+    # Fluid takes a second number for the variable.
+    table = helper.create_variable(
+        name=unique_name.generate("lod_rank_table"), type=VarType.LOD_RANK_TABLE, stop_gradient=True
     )
     helper.append_op({"X": check_variable(x, "x", "lod_rank_table")}, {"Out": table}, {"level": level})
     return table
@@ -215,8 +222,10 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
     """Cuts the sequences ``x`` into steps: element t of the array has part t of each sequence that is so long, in the
     order of the rank table.
     """
-    array = create_array(check_variable(x, "x", "lod_tensor_to_array").dtype)
-    LayerHelper("lod_tensor_to_array").append_op({"X": x, "RankTable": table}, {"Out": array})
+    helper = LayerHelper("lod_tensor_to_array")
+    name = unique_name.generate("lod_tensor_to_array")  # a second number, as in Fluid
+    array = _array(helper, name, check_variable(x, "x", "lod_tensor_to_array").dtype)
+    helper.append_op({"X": x, "RankTable": table}, {"Out": array})
     return array
 
 

@@ -530,7 +530,7 @@ def lrn(
         input: [N, C, H, W].
     """
     attrs = {"n": n, "k": float(k), "alpha": float(alpha), "beta": float(beta)}
-    return append_layer("lrn", {"X": input}, attrs, name, intermediate="MidOut")
+    return append_layer("lrn", {"X": input}, attrs, name, intermediate="MidOut", intermediate_first=True)
 
 
 def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:

@@ -88,7 +88,8 @@ def modified_huber_loss(input: Variable, label: Variable, name: str | None = Non
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """With r = label - input: r² / 2 where |r| ≤ delta, else delta · (|r| - delta / 2)."""
-    return append_layer("huber_loss", {"X": input, "Y": label}, {"delta": float(delta)}, intermediate="Residual")
+    inputs, attrs = {"X": input, "Y": label}, {"delta": float(delta)}
+    return append_layer("huber_loss", inputs, attrs, intermediate="Residual", intermediate_first=True)
 
 
 def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
@@ -148,7 +149,7 @@ def smooth_l1(
     if outside_weight is not None:
         inputs["OutsideWeight"] = outside_weight
     attrs = {"sigma": 1.0 if sigma is None else float(sigma)}
-    return append_layer("smooth_l1_loss", inputs, attrs, intermediate="Diff")
+    return append_layer("smooth_l1_loss", inputs, attrs, intermediate="Diff", intermediate_first=True)
 
 
 def sigmoid_focal_loss(

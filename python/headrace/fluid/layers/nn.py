@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import core, initializer
+from headrace.fluid import core, initializer, unique_name
 from headrace.fluid.framework import OpRole, Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -172,16 +172,11 @@ def batch_norm(
     mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False, do_model_average=averaged), False, zero)
     variance = parameter(ParamAttr(moving_variance_name, one, trainable=False, do_model_average=averaged), False, one)
     mean.stop_gradient = variance.stop_gradient = True
+    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
     out = helper.create_variable(input.dtype)
     helper.append_op(
         {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance},
-        {
-            "Y": out,
-            "MeanOut": mean,
-            "VarianceOut": variance,
-            "SavedMean": helper.create_variable(input.dtype, stop_gradient=True),
-            "SavedVariance": helper.create_variable(input.dtype, stop_gradient=True),
-        },
+        {"Y": out, "MeanOut": mean, "VarianceOut": variance, **saved},
         {
             "momentum": float(momentum),
             "epsilon": float(epsilon),
@@ -230,8 +225,9 @@ def data_norm(
     for slot, key in (("BatchSize", "batch_size"), ("BatchSum", "batch_sum"), ("BatchSquareSum", "batch_square")):
         attr = ParamAttr(f"{helper.name}.{key}", initializer.Constant(first[key]))
         statistics[slot] = helper.create_parameter(attr, [width], input.dtype)
-    out = helper.create_variable(input.dtype)
-    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Means", "Scales")}
+    block = helper.main_program.current_block()  # which names the outputs, as Fluid has it
+    saved = {slot: block.create_var(dtype=input.dtype, stop_gradient=True) for slot in ("Means", "Scales")}
+    out = block.create_var(dtype=input.dtype, stop_gradient=False)
     attrs = {"epsilon": float(epsilon), "data_layout": data_layout}
     helper.append_op({"X": input, **statistics}, {"Y": out, **saved}, attrs)
     return helper.append_activation(out, act)
@@ -262,8 +258,8 @@ def layer_norm(
         "Scale": helper.create_parameter(param_attr, size, input.dtype, default_initializer=one) if scale else None,
         "Bias": helper.create_parameter(bias_attr, size, input.dtype, is_bias=True) if shift else None,
     }
-    out = helper.create_variable(input.dtype)
     statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    out = helper.create_variable(input.dtype)
     helper.append_op(
         {"X": input, **weights},
         {"Y": out, **statistics},
@@ -334,8 +330,8 @@ def instance_norm(
     bias = helper.create_parameter(bias_attr, [channels], input.dtype, is_bias=True)
     if scale is None or bias is None:
         raise errors.InvalidArgument("layers.instance_norm: expected attributes of scale and bias, got False")
-    out = helper.create_variable(input.dtype)
     saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
+    out = helper.create_variable(input.dtype)
     attrs = {"epsilon": float(epsilon)}
     helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
     return out
@@ -600,7 +596,11 @@ def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ig
         [..., 1], or [...] if ``label`` is.
     """
     attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
-    return append_layer("cross_entropy", {"X": input, "Label": label}, attrs, out_slot="Y")
+    helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")  # as Fluid names the output
+    loss = helper.create_variable(check_variable(input, "input", "cross_entropy").dtype)
+    inputs = {"X": input, "Label": check_variable(label, "label", "cross_entropy")}
+    helper.append_op(inputs, {"Y": loss}, attrs, type="cross_entropy")
+    return loss
 
 
 def softmax_with_cross_entropy(
@@ -644,7 +644,11 @@ def sigmoid_cross_entropy_with_logits(
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
     """(input - label)², element by element."""
-    return append_layer("square_error_cost", {"X": input, "Y": label})
+    helper = LayerHelper("square_error_cost")
+    unique_name.generate(f"{helper.name}.tmp")  # that of the difference, which Fluid computes by itself
+    out = helper.create_variable(check_variable(input, "input", "square_error_cost").dtype)
+    helper.append_op({"X": input, "Y": check_variable(label, "label", "square_error_cost")}, {"Out": out})
+    return out
 
 
 def mean(x: Variable, name: str | None = None) -> Variable:

@@ -240,8 +240,8 @@ def gru_unit(
         "Weight": helper.create_weight(param_attr, [width, 3 * width], input.dtype),
         "Bias": helper.create_parameter(bias_attr, [1, 3 * width], input.dtype, is_bias=True),
     }
+    gate, reset = (helper.create_variable(input.dtype, stop_gradient=True) for _ in range(2))
     state = helper.create_variable(input.dtype)
-    reset, gate = (helper.create_variable(input.dtype, stop_gradient=True) for _ in range(2))
     attrs = {
         "activation": _ACTIVATIONS[activation],
         "gate_activation": _ACTIVATIONS[gate_activation],

@@ -341,9 +341,9 @@ def linear_chain_crf(
         )
     helper = LayerHelper("linear_chain_crf")
     transition = helper.create_weight(param_attr, [count + 2, count], input.dtype)
-    cost = helper.create_variable(input.dtype)
     slots = ("Alpha", "EmissionExps", "TransitionExps")
     outputs = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
+    cost = helper.create_variable(input.dtype)
     inputs = {"Emission": input, "Transition": transition, "Label": check_variable(label, "label", "linear_chain_crf")}
     if length is not None:
         inputs["Length"] = check_variable(length, "length", "linear_chain_crf")

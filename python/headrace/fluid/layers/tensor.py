@@ -346,21 +346,21 @@ def reshape(
     inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
     if actual_shape is not None and not inputs:
         inputs = {"Shape": check_variable(actual_shape, "actual_shape", "reshape")}
-    out = _with_shape("reshape2", x, attrs, name, inputs)
+    helper = LayerHelper("reshape2", name)
+    out = _with_shape(helper, "reshape2", x, attrs, inputs)
     if inputs:
         numbers = attrs.get("shape", [])
         declare_known(out, [(x.shape[d] if d < len(x.shape) else -1) if n == 0 else n for d, n in enumerate(numbers)])
-    return LayerHelper("reshape2", name).append_activation(out, act)
+    return helper.append_activation(out, act)
 
 
 def _with_shape(
-    op_type: str, x: Variable, attrs: dict[str, Any], name: str | None, inputs: dict[str, Any] | None = None
+    helper: LayerHelper, op_type: str, x: Variable, attrs: dict[str, Any], inputs: dict[str, Any] | None = None
 ) -> Variable:
     """Adds one of the operators whose gradient needs no more of ``x`` than its shape. ``inputs``: others."""
-    helper = LayerHelper(op_type, name)
     out = helper.create_variable(check_variable(x, "x", op_type).dtype)
     outputs = {"Out": out, "XShape": helper.create_variable(x.dtype, stop_gradient=True)}
-    helper.append_op({"X": x, **(inputs or {})}, outputs, attrs)
+    helper.append_op({"X": x, **(inputs or {})}, outputs, attrs, type=op_type)
     return out
 
 
@@ -368,9 +368,10 @@ def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Va
     """Without the dimensions ``axes``, which must be 1; empty: without all that the program knows to be 1."""
     dims = check_variable(input, "input", "squeeze").shape
     axes = list(axes) or [d for d, extent in enumerate(dims) if extent == 1]
+    helper = LayerHelper("squeeze", name)
     if not axes:
-        return _with_shape("reshape2", input, {"shape": [0] * len(dims)}, name)
-    return _with_shape("squeeze2", input, {"axes": axes}, name)
+        return _with_shape(helper, "reshape2", input, {"shape": [0] * len(dims)})
+    return _with_shape(helper, "squeeze2", input, {"axes": axes})
 
 
 def unsqueeze(input: Variable, axes: int | Ints, name: str | None = None) -> Variable:
@@ -379,17 +380,17 @@ def unsqueeze(input: Variable, axes: int | Ints, name: str | None = None) -> Var
     """
     places = [axes] if isinstance(axes, int) else axes
     inputs, attrs = ints_argument(places, "axes", "unsqueeze", "axes", "AxesTensor", "AxesTensorList")
-    return _with_shape("unsqueeze2", input, attrs, name, inputs)
+    return _with_shape(LayerHelper("unsqueeze2", name), "unsqueeze2", input, attrs, inputs)
 
 
 def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
     """A matrix: the first ``axis`` dimensions make its rows."""
-    return _with_shape("flatten2", x, {"axis": axis}, name)
+    return _with_shape(LayerHelper("flatten", name), "flatten2", x, {"axis": axis})
 
 
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
     """The dimensions in another order: dimension i of the output is dimension ``perm[i]`` of ``x``."""
-    return _with_shape("transpose2", x, {"axis": list(perm)}, name)
+    return _with_shape(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
 
 
 def split(
