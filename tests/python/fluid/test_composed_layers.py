@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,7 +111,7 @@ def test_teacher_student_sigmoid_loss(exe: fluid.Executor) -> None:
 
 
 @pytest.mark.parametrize("update", [True, False])
-def test_center_loss(exe: fluid.Executor, update: bool) -> None:
+def test_center_loss(exe: fluid.Executor, tmp_path: Path, update: bool) -> None:
     x, label = fed("x", [None, 2]), fluid.data("label", [None, 1], "int64")
     loss = layers.center_loss(x, label, 3, 0.5, fluid.ParamAttr("centers"), update)
     test = fluid.default_main_program().clone(for_test=True)
@@ -128,6 +130,8 @@ def test_center_loss(exe: fluid.Executor, update: bool) -> None:
         want[0] += 0.5 * moves[[0, 2, 3]].sum(0) / 4
         want[2] += 0.5 * moves[1] / 2
     np.testing.assert_allclose(value("centers"), want, rtol=1e-5, atol=1e-6)
+    fluid.io.save_persistables(exe, str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["centerloss_alpha", "centers"]  # as in Fluid
 
 
 def test_uniform_and_normal_distributions(exe: fluid.Executor) -> None:

@@ -202,6 +202,8 @@ def center_loss(
     attr.trainable = False
     centers = helper.create_parameter(attr, [num_classes, width], input.dtype, stop_gradient=True)
     assert centers is not None  # the attribute is not False
+    if not isinstance(alpha, Variable):
+        alpha = _persistent_number("centerloss_alpha", float(alpha), input.dtype)
     rows = reshape(label, [-1])
     difference = elementwise_sub(input, _constant(gather(centers, rows)))
     loss = scale(reduce_sum(square(difference), dim=1, keep_dim=True), 0.5)
@@ -212,10 +214,13 @@ def center_loss(
             sums = scatter_nd_add(zeros([num_classes, width], input.dtype), places, moves)
             each = reduce_sum(scale(moves, 0.0, bias=1.0), dim=1) * (1.0 / width)
             counts = scatter_nd_add(ones([num_classes], input.dtype), places, each)
-            step = elementwise_mul(elementwise_div(sums, counts, axis=0), _number(alpha, input))
+            step = elementwise_mul(elementwise_div(sums, counts, axis=0), alpha)
             assign(elementwise_add(centers, step), output=centers)
     return loss
 
 
-def _number(value: float | Variable, like: Variable) -> Variable:
-    return value if isinstance(value, Variable) else fill_constant([1], like.dtype, float(value))
+def _persistent_number(name: str, value: float, dtype: VarType) -> Variable:
+    """A number that files of parameters have, as in Fluid, whose value is nevertheless set in each run."""
+    helper = LayerHelper("fill_constant")
+    variable, _ = helper.create_or_get_global_variable(name, shape=[1], dtype=dtype, init=initializer.Constant(value))
+    return fill_constant([1], dtype, value, out=variable)
