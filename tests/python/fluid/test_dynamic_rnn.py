@@ -286,3 +286,19 @@ def test_misuse_is_refused() -> None:
         choice.input(words())
     with pytest.raises(errors.FailedPrecondition, match="after its blocks"):
         choice()
+
+
+def test_sequences_need_no_declared_lod(exe: fluid.Executor) -> None:
+    rnn = layers.DynamicRNN()
+    with rnn.block():
+        rnn.output(layers.scale(rnn.step_input(words(lod_level=0)), 2.0))
+    rows = np.arange(3.0 * WIDTH).reshape(3, WIDTH)
+    (got,) = exe.run(
+        feed={"words": fluid.create_lod_tensor(rows, [[1, 2]], fluid.CPUPlace())},
+        fetch_list=[rnn()],
+        return_numpy=False,
+    )
+    np.testing.assert_array_equal(np.array(got), 2 * rows)
+    assert got.recursive_sequence_lengths() == [[1, 2]]
+    with pytest.raises(errors.InvalidArgument, match="level 0"):
+        exe.run(feed={"words": rows}, fetch_list=[rnn()])

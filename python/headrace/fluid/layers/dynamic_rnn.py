@@ -92,14 +92,11 @@ class DynamicRNN:
         """The part of the sequences ``x`` for a step. All inputs have sequences of the same lengths.
 
         Args:
-            level: the level of the LoD whose parts are the steps; the first input decides.
+            level: the level of the LoD whose parts are the steps; the first input decides. What counts is the LoD of
+                the value, not the declared ``lod_level``.
         """
         self._current("step_input")
         x = check_variable(x, "x", "DynamicRNN.step_input")
-        if x.lod_level <= level:
-            raise errors.InvalidArgument(
-                f"DynamicRNN.step_input: '{x.name}' has to have a LoD with a level {level}, has {x.lod_level} levels"
-            )
         with self._outside():
             if self._table is None:
                 self._table = lod_rank_table(x, level)
