@@ -265,7 +265,7 @@ def test_the_head_of_many_maps(exe: fluid.Executor) -> None:
 def test_the_head_takes_one_map_and_steps() -> None:
     image, maps = layers.data("image", [3, 60, 60]), layers.data("map", [2, 6, 6])
     head = layers.multi_box_head([maps], image, 60, 3, None, min_sizes=[[6.0, 9.0]], max_sizes=None, steps=[10.0])
-    assert head[2].shape == (72, 4)
+    assert [out.shape for out in head] == [(-1, 36 * 8), (-1, 36 * 6), (6, 6, 2, 4), (6, 6, 2, 4)]  # as in Fluid
     with pytest.raises(errors.InvalidArgument, match="min_sizes and max_sizes are needed"):
         layers.multi_box_head([maps], image, 60, 3, None)
     with pytest.raises(errors.InvalidArgument, match="min_ratio by 1 or more, got 20 and 20"):
@@ -404,3 +404,20 @@ def test_detection_map_over_batches(exe: fluid.Executor) -> None:
         fluid.metrics.DetectionMAP(found, label, box)
     with pytest.raises(errors.InvalidArgument, match="input_states has to be three variables, got 1"):
         layers.detection_map(found, layers.concat([layers.cast(label, "float32"), box], 1), 2, input_states=[found])
+
+
+@pytest.mark.parametrize("best", [0.9, 0.1])
+def test_multiclass_nms2_finds_no_rows_where_there_is_nothing(exe: fluid.Executor, best: float) -> None:
+    boxes, scores = fluid.data("boxes", [None, 2, 4]), fluid.data("scores", [None, 2, 2])
+    found = layers.multiclass_nms2(boxes, scores, 0.5, 10, 10)
+    again, places = layers.multiclass_nms2(boxes, scores, 0.5, 10, 10, return_index=True)
+    feed = {
+        "boxes": np.array([[[0, 0, 1, 1], [2, 2, 3, 3]]], np.float32),
+        "scores": np.array([[[0, 0], [0.2, best]]], np.float32),
+    }
+    rows, same, where = (
+        np.array(out) for out in exe.run(feed=feed, fetch_list=[found, again, places], return_numpy=False)
+    )
+    assert rows.tolist() == same.tolist()
+    assert rows[:, 2:].tolist() == ([[2, 2, 3, 3]] if best > 0.5 else [])
+    assert where.tolist() == ([[1]] if best > 0.5 else [])

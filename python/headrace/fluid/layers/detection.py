@@ -23,6 +23,7 @@ __all__ = [
     "iou_similarity",
     "locality_aware_nms",
     "multiclass_nms",
+    "multiclass_nms2",
     "polygon_box_transform",
     "prior_box",
     "target_assign",
@@ -322,6 +323,30 @@ def multiclass_nms(
     names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
     values = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
     return nms("multiclass_nms", bboxes, scores, dict(zip(names, values)), name)[0]
+
+
+def multiclass_nms2(
+    bboxes: Variable,
+    scores: Variable,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float = 0.3,
+    normalized: bool = True,
+    nms_eta: float = 1.0,
+    background_label: int = 0,
+    return_index: bool = False,
+    name: str | None = None,
+) -> Any:
+    """As :func:`multiclass_nms`, but where nothing is found at all, there are no rows.
+
+    Args:
+        return_index: also give the places among the N · M boxes, int32 [found, 1].
+    """
+    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
+    values = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
+    found = nms("multiclass_nms2", bboxes, scores, dict(zip(names, values)), name)
+    return found if return_index else found[0]
 
 
 def locality_aware_nms(

@@ -66,7 +66,8 @@ def multi_box_head(
 
     Returns:
         (codes of the boxes [N, boxes, 4]; scores [N, boxes, num_classes]; prior boxes [boxes, 4]; their variances
-        [boxes, 4]).
+        [boxes, 4]). Of a single map, as in Fluid, [N, boxes · 4], [N, boxes · num_classes], and twice [H, W, boxes of a
+        point, 4].
     """
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise errors.InvalidArgument(f"layers.multi_box_head: inputs has to be a list of Variables, got {inputs!r}")
@@ -105,12 +106,15 @@ def multi_box_head(
         )
         for found, width in zip(heads, (4, num_classes)):
             maps = transpose(conv2d(input, boxes.shape[2] * width, kernel_size, stride, pad), [0, 2, 3, 1])
+            if len(inputs) == 1:
+                found.append(flatten(maps, axis=1))
+                continue
             rows = reshape(maps, [0, -1, width])
             points = maps.shape[1] * maps.shape[2] if min(maps.shape[1:3]) > 0 else -1
             declare_known(rows, [-1, points * boxes.shape[2] if points > 0 else -1, width])
             found.append(rows)
-        heads[2].append(flatten(boxes, axis=3))
-        heads[3].append(flatten(variances, axis=3))
+        for found, value in zip(heads[2:], (boxes, variances)):
+            found.append(value if len(inputs) == 1 else flatten(value, axis=3))
     codes, scores = (found[0] if len(found) == 1 else concat(found, axis=1) for found in heads[:2])
     priors, prior_variances = (found[0] if len(found) == 1 else concat(found) for found in heads[2:])
     priors.stop_gradient = prior_variances.stop_gradient = True
