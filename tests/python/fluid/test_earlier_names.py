@@ -170,3 +170,25 @@ def test_modules_and_constants_are_where_fluid_has_them() -> None:
     assert ops[-1].attr(roles.kOpRoleAttrName()) == roles.OpRole.Optimize
     assert [len(op.attr(roles.kOpRoleVarAttrName())) for op in ops if op.type == "sgd"] == [2] * 4
     assert sum(op.attr("op_role") == roles.OpRole.Backward for op in ops) > 4
+
+
+def test_the_true_boxes_of_a_yolo_loss_have_two_names() -> None:
+    maps, boxes, labels = (
+        fluid.data("maps", [None, 21, 8, 8]),
+        fluid.data("boxes", [None, 6, 4]),
+        fluid.data("labels", [None, 6], "int32"),
+    )
+    others = {
+        "anchors": [9, 9, 5, 5, 2, 2],
+        "anchor_mask": [0, 1, 2],
+        "class_num": 2,
+        "ignore_thresh": 0.7,
+        "downsample_ratio": 32,
+    }
+    for names in ("gt_box gt_label", "gtbox gtlabel"):
+        loss = layers.yolov3_loss(maps, **dict(zip(names.split(), (boxes, labels))), **others)
+        (op,) = (op for op in loss.block.ops if loss.name in op.output_arg_names)
+        assert op.input("GTBox") == ["boxes"]
+        assert op.input("GTLabel") == ["labels"]
+    with pytest.raises(TypeError, match="gtbox"):
+        layers.yolov3_loss(maps, gt_box=boxes, gtbox=boxes, gt_label=labels, **others)

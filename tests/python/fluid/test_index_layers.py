@@ -134,6 +134,8 @@ def test_parts_whose_shapes_are_variables(exe: fluid.Executor) -> None:
         got = exe.run(feed={"x": X, "n": np.array([k], np.int32)}, fetch_list=outs)
         for value, expected in zip(got, (X[:, :3], X[k : k + 2, 1 : k + 1], X[k : 2 * k, k : 2 * k])):
             np.testing.assert_array_equal(value, expected)
+    with pytest.raises(errors.InvalidArgument, match="crop_tensor: a shape is needed"):
+        layers.crop_tensor(x, offsets=[0, 1])
 
 
 def test_patches_and_positions(exe: fluid.Executor) -> None:

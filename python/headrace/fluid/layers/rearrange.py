@@ -105,11 +105,15 @@ def crop(
     return append_layer("crop", inputs, attrs, name)
 
 
-def crop_tensor(x: Variable, shape: Ints, offsets: Ints | None = None, name: str | None = None) -> Variable:
+def crop_tensor(
+    x: Variable, shape: Ints | None = None, offsets: Ints | None = None, name: str | None = None
+) -> Variable:
     """The part of ``x`` of shape ``shape`` from ``offsets`` on (by default 0); -1 stands for all that is left. Among
     the numbers may be int32 or int64 variables of one element, or such a variable holds all of them.
     """
     inputs: dict[str, Any] = {"X": x}
+    if shape is None:
+        raise errors.InvalidArgument("layers.crop_tensor: a shape is needed")
     given, attrs = ints_argument(shape, "shape", "crop_tensor", "shape", "Shape", "ShapeTensor")
     inputs |= given
     if offsets is not None:

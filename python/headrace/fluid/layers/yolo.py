@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
@@ -10,6 +12,20 @@ from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
 __all__ = ["yolo_box", "yolov3_loss"]
 
 
+def _as_in_fluid_1_3(layer: Callable[..., Variable]) -> Callable[..., Variable]:
+    """Lets the true boxes and their labels have the names that they had in Fluid 1.3."""
+
+    @functools.wraps(layer)
+    def renamed(*args: Any, **kwargs: Any) -> Variable:
+        for old, new in (("gtbox", "gt_box"), ("gtlabel", "gt_label")):
+            if old in kwargs and new not in kwargs:
+                kwargs[new] = kwargs.pop(old)
+        return layer(*args, **kwargs)
+
+    return renamed
+
+
+@_as_in_fluid_1_3
 def yolov3_loss(
     x: Variable,
     gt_box: Variable,
