@@ -93,7 +93,6 @@ EXPECTED_FAILURES = {
     r"test_crf_decoding_op.py::.*Op5|test_ctc_align.py::TestCTCAlign(Padding|OpCase[345])": _PADDED,
     r"test_(expand|reshape|slice)_op.py::Test\w+API|test_lod_(rank_table|tensor_array_ops.py.*level)": _TYPES,
     r"test_(fill_constant|lookup_table)_op.py::.*SelectedRows|test_sgd_op.py::.*Optimize": _SPARSE,
-    r"test_group_norm_op.py::TestGroupNormAPI_With_NHWC::test_case1": "runs no startup program",
     r"test_linear_chain_crf_op.py::TestLinearChainCrfPaddingTensor": "has no input Length, but length",
     r"test_multiclass_nms_op.py::.*NMS2.*NoOutput": "expects no rows of no known length",
     r"test_nce.py::TestNCECase1SelectedRows": "gives a matrix for each sample where a row is declared",

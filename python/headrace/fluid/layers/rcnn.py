@@ -368,7 +368,7 @@ def retinanet_detection_output(
         nms_top_k: how many of a level are looked at; negative: all.
         keep_top_k: how many an image has at most; negative: any number.
         nms_threshold: those that overlap a better one of their class by more are left out.
-        nms_eta: if below 1, multiplies a ``nms_threshold`` above 1/2 with each one that is kept.
+        nms_eta: if below 1, multiplies a ``nms_threshold`` above 1/2 with each one that is kept; Fluid ignores it here.
 
     Returns:
         [objects, 6], with a LoD: class, score and box in pixels of the original, best first.

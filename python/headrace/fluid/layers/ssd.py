@@ -252,6 +252,7 @@ def detection_output(
         scores: before softmax, [N, M, classes].
         prior_box: [M, 4].
         prior_box_var: [M, 4], or 4 numbers.
+        background_label, nms_eta: see multiclass_nms; Fluid ignores them here, as if they were 0 and 1.
         return_index: also give the places among the N · M boxes, int32 [found, 1].
 
     Returns:
