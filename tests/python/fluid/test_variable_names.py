@@ -167,6 +167,10 @@ NUMBERED: dict[str, tuple[Callable[[], Made], str]] = {
         lambda: [layers.reshape(rows(), [-1, 2], act="relu"), layers.reshape(rows(), [-1, 2])],
         "reshape2_0.tmp_2 reshape2_1.tmp_0",
     ),
+    "auc": (
+        lambda: layers.auc(data("p", 2), data("label", 1, dtype="int64"))[:2],
+        "auc_0.tmp_0 auc_0.tmp_1",
+    ),
     "arrays": (
         lambda: [layers.create_array("float32"), layers.array_write(rows(), numbers("i", 1))],
         "array_0.out array_write_0.out",

@@ -61,19 +61,18 @@ def auc(
     helper = LayerHelper("auc")
     inputs = {"Predict": check_variable(input, "input", "auc"), "Label": check_variable(label, "label", "auc")}
     zero = initializer.Constant(0.0)
-    areas, histograms = [], []
-    for steps in (slide_steps, 0):
+    of_all, of_last = (helper.create_variable("float64", stop_gradient=True) for _ in range(2))
+    histograms = []
+    for area, steps in ((of_last, slide_steps), (of_all, 0)):
         shape = [max(steps, 1), num_thresholds + 1]
         positive, negative = (helper.create_global_variable(None, shape, "int64", zero) for _ in range(2))
-        area = helper.create_variable("float64", stop_gradient=True)
         helper.append_op(
             {**inputs, "StatPos": positive, "StatNeg": negative},
             {"AUC": area, "StatPosOut": positive, "StatNegOut": negative},
             {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": steps},
         )
-        areas.append(area)
         histograms += [positive, negative]
-    return areas[1], areas[0], histograms
+    return of_all, of_last, histograms
 
 
 def chunk_eval(
