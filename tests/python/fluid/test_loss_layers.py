@@ -36,7 +36,7 @@ def test_nce_learns_classes(exe: fluid.Executor, arguments: dict[str, Any]) -> N
     zero = fluid.initializer.Constant(0.0)
     cost = layers.nce(x, label, CLASSES, param_attr=zero, seed=5, **arguments)
     assert cost.shape == (-1, 1)
-    fluid.optimizer.SGD(1.0).minimize(layers.mean(cost))
+    fluid.optimizer.SGD(10.0).minimize(layers.mean(cost))
     exe.run(fluid.default_startup_program())
     feed = {"x": np.eye(CLASSES, dtype=np.float32), "label": np.arange(CLASSES).reshape(-1, 1)}
     costs = [exe.run(feed=feed, fetch_list=[cost])[0].mean() for _ in range(100)]
@@ -45,11 +45,12 @@ def test_nce_learns_classes(exe: fluid.Executor, arguments: dict[str, Any]) -> N
 
 def test_noise_of_a_distribution_of_ones_own(exe: fluid.Executor) -> None:
     x, label = rows("x", 2), rows("label", 1, "int64")
-    layers.nce(x, label, CLASSES, num_neg_samples=200, sampler="custom_dist", custom_dist=CUSTOM, seed=5)
+    out = layers.nce(x, label, CLASSES, num_neg_samples=200, sampler="custom_dist", custom_dist=CUSTOM, seed=5)
     (op,) = (op for op in fluid.default_main_program().global_block().ops if op.type == "nce")
     exe.run(fluid.default_startup_program())
     feed = {"x": np.zeros((100, 2), np.float32), "label": np.zeros((100, 1), np.int64)}
-    (drawn,) = exe.run(feed=feed, fetch_list=[op.output("SampleLabels")[0]])
+    drawn, sums, got = exe.run(feed=feed, fetch_list=[op.output("SampleLabels")[0], op.output("Cost")[0], out])
+    np.testing.assert_allclose(got, sums / 201, rtol=1e-6)  # as in Fluid
     np.testing.assert_allclose(np.bincount(drawn[:, 1:].ravel(), minlength=CLASSES) / 20000, CUSTOM, atol=0.015)
 
 

@@ -21,7 +21,8 @@ def _rows() -> Variable:
 def _nce() -> Variable:
     label = layers.assign(np.zeros((4, 1), np.int64))
     layers.nce(_rows(), label, 1000)
-    return fluid.default_main_program().global_block().ops[-1].output("SampleLabels")[0]
+    ops = fluid.default_main_program().global_block().ops
+    return next(op for op in reversed(ops) if op.type == "nce").output("SampleLabels")[0]
 
 
 def _sampled_softmax() -> Variable:

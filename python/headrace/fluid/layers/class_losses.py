@@ -71,7 +71,7 @@ def nce(
         is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
 
     Returns:
-        [N, 1].
+        [N, 1]: what the operator gives, divided by ``num_neg_samples`` + 1.
     """
     samplers = {"uniform": 0, "log_uniform": 1, "custom_dist": 2}
     if sampler not in samplers:
@@ -98,6 +98,7 @@ def nce(
             "CustomDistAlias": assign(alias),
             "CustomDistAliasProbs": assign(own),
         }
+    noise = 10 if num_neg_samples is None else int(num_neg_samples)
     cost = helper.create_variable(input.dtype)
     outputs = {
         "Cost": cost,
@@ -106,13 +107,13 @@ def nce(
     }
     attrs = {
         "num_total_classes": num_total_classes,
-        "num_neg_samples": 10 if num_neg_samples is None else num_neg_samples,
+        "num_neg_samples": noise,
         "seed": seed,
         "sampler": samplers[sampler],
         "is_sparse": is_sparse,
     }
     helper.append_op(inputs, outputs, attrs)
-    return cost
+    return cost / (noise + 1)
 
 
 def sampled_softmax_with_cross_entropy(
