@@ -322,3 +322,10 @@ def test_a_program_takes_what_persists_from_another_one(exe: fluid.Executor) -> 
     values = [np.array(fluid.global_scope().find_var(name).get_tensor()).tolist() for name in ("w", "copy")]
     assert values[0] == values[1]
     assert synchronized.global_block().var("w").persistable
+
+
+def test_a_single_variable_stands_for_a_list(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [2, 3])
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for result in exe.run(feed={"x": value}, fetch_list=[layers.concat(x), layers.sums(x), layers.sum(x)]):
+        np.testing.assert_array_equal(result, value)

@@ -110,12 +110,12 @@ def cast(x: Variable, dtype: Any) -> Variable:
     return out
 
 
-def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
+def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
     """The sum of variables of the same shape; or of arrays, place by place, where places that an array lacks are left
     out.
     """
     helper = LayerHelper("sum")
-    items = [check_variable(item, "input", "sums") for item in input]
+    items = [check_variable(item, "input", "sums") for item in ([input] if isinstance(input, Variable) else input)]
     if not items:
         raise errors.InvalidArgument("layers.sums: there is nothing to add")
     out = helper.create_variable(items[0].dtype) if out is None else out
@@ -125,7 +125,7 @@ def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
 
 def sum(x: Variable | Sequence[Variable]) -> Variable:
     """The sum of variables of the same shape; see sums."""
-    return sums([x] if isinstance(x, Variable) else x)
+    return sums(x)
 
 
 def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Variable:
@@ -423,10 +423,10 @@ def _axis_argument(axis: int | Variable) -> tuple[dict[str, Variable], dict[str,
     return ({"AxisTensor": axis}, {}) if isinstance(axis, Variable) else ({}, {"axis": axis})
 
 
-def concat(input: Sequence[Variable], axis: int | Variable = 0, name: str | None = None) -> Variable:
+def concat(input: Variable | Sequence[Variable], axis: int | Variable = 0, name: str | None = None) -> Variable:
     """Variables one after the other along ``axis``, which may be an int32 or int64 variable of one element."""
     helper = LayerHelper("concat", name)
-    items = [check_variable(item, "input", "concat") for item in input]
+    items = [check_variable(item, "input", "concat") for item in ([input] if isinstance(input, Variable) else input)]
     if not items:
         raise errors.InvalidArgument("layers.concat: there is nothing to join")
     out = helper.create_variable(items[0].dtype)
