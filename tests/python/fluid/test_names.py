@@ -420,6 +420,8 @@ FLUID = {
     "steps step_w step_h offset variance flip clip kernel_size pad stride name min_max_aspect_ratios_order",
     "layers.multiclass_nms": "bboxes scores score_threshold nms_top_k keep_top_k nms_threshold normalized nms_eta "
     "background_label name",
+    "layers.multiclass_nms2": "bboxes scores score_threshold nms_top_k keep_top_k nms_threshold normalized nms_eta "
+    "background_label return_index name",
     "layers.prior_box": "input image min_sizes max_sizes aspect_ratios variance flip clip steps offset name "
     "min_max_aspect_ratios_order",
     "layers.ssd_loss": "location confidence gt_box gt_label prior_box prior_box_var background_label overlap_threshold "
