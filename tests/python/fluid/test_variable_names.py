@@ -135,6 +135,16 @@ def test_operators_on_variables_give_temporaries() -> None:
         assert (x + x).name == "net_tmp_0"
 
 
+def test_temporaries_of_a_loaded_program_are_left_alone(exe: fluid.Executor) -> None:
+    out = rows() + 1.0
+    loaded = fluid.Program.parse_from_string(fluid.default_main_program().serialize_to_string())
+    with fluid.unique_name.guard(), fluid.program_guard(loaded):
+        again = loaded.global_block().var(out.name) * 2.0 + 3.0
+    feed = {"rows": np.ones((1, 4), np.float32)}
+    for value, want in zip(exe.run(loaded, feed, [out.name, again]), (2.0, 7.0)):
+        np.testing.assert_array_equal(value, np.full((1, 4), want))
+
+
 #: What a layer is called with, and the numbers of its results among its temporaries.
 NUMBERED: dict[str, tuple[Callable[[], Made], str]] = {
     "batch_norm": (lambda: layers.batch_norm(image()), "batch_norm_0.tmp_2"),
