@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Union
 
 import numpy as np
 
 from headrace import errors
+from headrace.data import Ragged
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.framework import Program, default_main_program
+from headrace.fluid.lod_tensor import create_lod_tensor
 
 __all__ = [
     "AnyProgram",
@@ -217,10 +220,10 @@ def check_loss(program: Program, loss_name: str | None) -> None:
 
 
 def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
-    """One batch of those that were meant for several devices: one mapping each. Arrays are joined by rows.
+    """One batch of those that were meant for several devices: one mapping each. Rows are joined, and so are sequences.
 
     Raises:
-        InvalidArgument: they have different names, or shapes that cannot be joined; or LoDTensors with a LoD.
+        InvalidArgument: they have different names, or shapes or levels of LoD that cannot be joined.
     """
     if feed is None or isinstance(feed, Mapping):
         return feed
@@ -236,15 +239,21 @@ def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
 
 
 def _joined(name: str, values: Sequence[Any]) -> Any:
-    if any(isinstance(value, LoDTensor) and value.lod() for value in values):
-        raise errors.InvalidArgument(
-            f"'{name}' has a LoD in a feed for several devices, but there is only one: feed one mapping with all "
-            "sequences"
-        )
+    tensors = [value.to_lod_tensor() if isinstance(value, Ragged) else value for value in values]
     try:
-        return np.concatenate([np.asarray(value) for value in values])
+        rows = np.concatenate([np.asarray(tensor) for tensor in tensors])
     except ValueError as error:
         raise errors.InvalidArgument(f"'{name}' in a feed for several devices cannot be joined: {error}") from None
+    lengths = [tensor.recursive_sequence_lengths() if isinstance(tensor, LoDTensor) else [] for tensor in tensors]
+    levels = {len(of_part) for of_part in lengths}
+    if len(levels) > 1:
+        raise errors.InvalidArgument(
+            f"'{name}' in a feed for several devices cannot be joined: its parts have LoDs of "
+            f"{' and '.join(map(str, sorted(levels)))} levels"
+        )
+    if levels == {0}:
+        return rows
+    return create_lod_tensor(rows, [list(chain.from_iterable(level)) for level in zip(*lengths)])
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 import headrace.fluid as fluid
 from headrace import errors
+from headrace.data import Ragged
 from headrace.fluid import layers
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -145,6 +146,20 @@ def test_what_cannot_be_is_refused(run: Any, error: type[Exception], message: st
         run(fluid.default_main_program())
 
 
+def test_sequences_fed_for_several_devices_are_joined_level_by_level(exe: fluid.Executor) -> None:
+    x = layers.data("x", [3], lod_level=2)
+    out = layers.scale(x, 2.0)
+    compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel()
+    first = fluid.create_lod_tensor(X, [[1, 2], [1, 0, 3]])
+    second = fluid.create_lod_tensor(X[:1], [[1], [1]])
+    (got,) = exe.run(compiled, feed=[{"x": first}, {"x": second}], fetch_list=[out], return_numpy=False)
+    assert got.recursive_sequence_lengths() == [[1, 2, 1], [1, 0, 3, 1]]
+    np.testing.assert_array_equal(np.asarray(got), 2 * np.concatenate([X, X[:1]]))
+    ragged = Ragged(X, np.array([0, 1, 4]))
+    (got,) = exe.run(compiled, feed=[{"x": ragged}, {"x": ragged}], fetch_list=[out], return_numpy=False)
+    assert got.recursive_sequence_lengths() == [[1, 3, 1, 3]]
+
+
 def test_feeds_for_several_devices_that_do_not_fit(exe: fluid.Executor) -> None:
     loss = model()
     exe.run(fluid.default_startup_program())
@@ -153,7 +168,7 @@ def test_feeds_for_several_devices_that_do_not_fit(exe: fluid.Executor) -> None:
     for feed, message in (
         ([{"x": X}, {"y": X}], "the same names"),
         ([{"x": X}, {"x": X[:, :2]}], "'x' in a feed for several devices cannot be joined"),
-        ([{"x": ragged}, {"x": ragged}], "'x' has a LoD"),
+        ([{"x": ragged}, {"x": X}], "'x' in a feed for several devices cannot be joined: .* LoDs of 0 and 1 levels"),
     ):
         with pytest.raises(errors.InvalidArgument, match=message):
             exe.run(compiled, feed=feed, fetch_list=[loss])
