@@ -149,7 +149,7 @@ def gradients(
         targets: variables of any shape in the root block.
         inputs: the variables to differentiate by, of the root block.
         target_gradients: the weights of each target's elements, for each target a variable of its shape; None:
-            by 1. No gradient passes through them.
+            by 1. The gradients can be differentiated by them, too.
         no_grad_set: variables that gradients do not pass.
 
     Returns:
@@ -183,8 +183,8 @@ def gradients(
     found: dict[str, str] = {}
     with program._role_guard(OpRole.BACKWARD):
         try:
-            loss = _weighted_sum(root, of, weights)
-            found = dict(core.append_backward(program.desc, loss.name, wanted, no_grad))
+            loss, constants = _weighted_sum(root, of, weights)
+            found = dict(core.append_backward(program.desc, loss.name, wanted, no_grad | constants))
             program._sync_with_desc()
         finally:
             if not found:
@@ -235,12 +235,17 @@ def _carries_gradient(variable: Variable) -> bool:
     return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in _FLOATS
 
 
-def _weighted_sum(block: Block, targets: list[Variable], weights: Sequence[Variable | None]) -> Variable:
-    """Adds the operators for Σ target · weight: its gradient by a target is the weight."""
-    sums = []
+def _weighted_sum(
+    block: Block, targets: list[Variable], weights: Sequence[Variable | None]
+) -> tuple[Variable, set[str]]:
+    """Adds the operators for Σ target · weight: its gradient by a target is the weight, if none passes the weights,
+    whose names within the sum come second. Gradients of gradients do pass them.
+    """
+    sums, constants = [], set()
     for target, weight in zip(targets, weights):
         if weight is not None:
-            constant = block.create_var(dtype=weight.dtype, stop_gradient=True)
+            constant = block.create_var(dtype=weight.dtype)
+            constants.add(constant.name)
             block.append_op("assign", {"X": weight}, {"Out": constant})
             product = block.create_var(dtype=target.dtype)
             block.append_op("elementwise_mul", {"X": target, "Y": constant}, {"Out": product})
@@ -248,10 +253,10 @@ def _weighted_sum(block: Block, targets: list[Variable], weights: Sequence[Varia
         sums.append(block.create_var(dtype=target.dtype))
         block.append_op("reduce_sum", {"X": target}, {"Out": sums[-1]}, {"reduce_all": True})
     if len(sums) == 1:
-        return sums[0]
+        return sums[0], constants
     total = block.create_var(dtype=sums[0].dtype)
     block.append_op("sum", {"X": sums}, {"Out": total})
-    return total
+    return total, constants
 
 
 def calc_gradient(

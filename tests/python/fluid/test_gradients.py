@@ -44,9 +44,17 @@ def test_a_single_input_gives_a_list_too(exe: fluid.Executor) -> None:
 
 def test_of_several_targets_with_gradients_of_their_own(exe: fluid.Executor) -> None:
     x, y = fed("x"), fed("y")
-    weight = layers.scale(x, 3.0)  # depends on the input, but no gradient passes through it
+    weight = layers.scale(x, 3.0)  # depends on the input, but no gradient of the targets passes through it
     (by_x,) = fluid.gradients([layers.square(x), x * y], [x], [weight, None])
     np.testing.assert_allclose(run(exe, by_x)[0], 3 * X * 2 * X + Y, rtol=1e-5)
+
+
+def test_gradients_can_be_differentiated_by_what_they_were_weighted_with(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    (weighted,) = fluid.gradients(layers.square(x), x, y)
+    by_x, by_y = run(exe, *fluid.gradients(weighted, [x, y]))
+    np.testing.assert_allclose(by_x, 2 * Y, rtol=1e-6)
+    np.testing.assert_allclose(by_y, 2 * X, rtol=1e-6)
 
 
 def test_by_a_variable_between_and_by_the_target_itself(exe: fluid.Executor) -> None:
