@@ -58,15 +58,17 @@ def made(kind: str) -> tuple[layers.RNNCell, Any, int]:
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize("steps", [STEPS, None])
+@pytest.mark.parametrize("steps", [STEPS, None, 1])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_network_of_cells(exe: fluid.Executor, kind: str, steps: int | None, masked: bool) -> None:
     cell, step, count = made(kind)
-    x, lengths = fluid.data("x", [None, steps, WIDTH]), fluid.data("lengths", [None], "int64")
+    exact = steps in (STEPS, None)
+    x = fluid.data("x", [None, steps, WIDTH]) if exact else layers.data("x", [steps, WIDTH])
+    lengths = fluid.data("lengths", [None], "int64")
     x.stop_gradient = False
     outputs, states = layers.rnn(cell, x, sequence_length=lengths if masked else None)
     flat = [states] if kind == "gru" else list(states)
-    assert outputs.shape == (-1, -1 if steps is None else STEPS, HIDDEN)
+    assert outputs.shape == (-1, -1 if steps is None else steps, HIDDEN)
     loss = layers.reduce_sum(outputs * outputs)
     fluid.backward.append_backward(loss)
     exe.run(fluid.default_startup_program())

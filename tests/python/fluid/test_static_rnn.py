@@ -1,4 +1,4 @@
-"""StaticRNN: a step described once, unrolled over a sequence."""
+"""StaticRNN: a step described once, for all steps of a sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = RNG.uniform(-1, 1, (STEPS, BATCH, WIDTH)).astype(np.float32)
 
 
 def words(stop_gradient: bool = True) -> fluid.framework.Variable:
-    x = layers.data("words", [STEPS, -1, WIDTH], append_batch_size=False, dtype="float32")
+    x = fluid.data("words", [STEPS, None, WIDTH])
     x.stop_gradient = stop_gradient
     return x
 
@@ -77,8 +77,7 @@ def test_it_is_differentiated_through_all_steps(exe: fluid.Executor) -> None:
 
 
 def test_several_inputs_outputs_and_memories(exe: fluid.Executor) -> None:
-    x = layers.data("x", [3, 2], append_batch_size=False, dtype="float32")
-    y = layers.data("y", [3, 2], append_batch_size=False, dtype="float32")
+    x, y = fluid.data("x", [3, 2]), fluid.data("y", [3, 2])
     start = layers.fill_constant([2], "float32", 10.0)
     rnn = layers.StaticRNN()
     with rnn.step():
@@ -95,8 +94,9 @@ def test_several_inputs_outputs_and_memories(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(got[1], [[10, 10], [1, 1], [1, 1]])
 
 
-def test_steps_may_hold_networks_themselves(exe: fluid.Executor) -> None:
-    x = layers.data("x", [3, 2, 4], append_batch_size=False, dtype="float32")
+@pytest.mark.parametrize("exact", [True, False])
+def test_steps_may_hold_networks_themselves(exe: fluid.Executor, exact: bool) -> None:
+    x = fluid.data("x", [3, 2, 4]) if exact else layers.data("x", [3, 2, 4], append_batch_size=False)
     outer = layers.StaticRNN()
     with outer.step():
         row = outer.step_input(x)  # [2, 4]
@@ -196,7 +196,7 @@ def test_an_incomplete_step_is_refused() -> None:
 def test_the_number_of_steps_may_be_known_at_run_time_only(exe: fluid.Executor, twice: bool) -> None:
     outs = []
     for steps in (STEPS, -1):
-        x = layers.data(f"words{steps}", [steps, -1, WIDTH], append_batch_size=False, dtype="float32")
+        x = fluid.data(f"words{steps}", [steps, -1, WIDTH])
         x.stop_gradient = False
         rnn = layers.StaticRNN()
         with rnn.step():
@@ -220,6 +220,46 @@ def test_the_number_of_steps_may_be_known_at_run_time_only(exe: fluid.Executor, 
     assert outs[2].shape == (-1, -1, HIDDEN)
 
 
+@pytest.mark.parametrize("fed", ["itself", "embedded", "read"])
+def test_more_steps_may_be_fed_than_are_declared(exe: fluid.Executor, fed: str) -> None:
+    declared = [2, -1, 1] if fed == "embedded" else [2, -1, WIDTH]
+    x = layers.data("x", declared, append_batch_size=False, dtype="int64" if fed == "embedded" else "float32")
+    reader = fluid.io.PyReader([x], 2, iterable=False) if fed == "read" else None
+    out = elman(layers.embedding(x, [9, WIDTH], param_attr="table") if fed == "embedded" else x)
+    assert out.shape == (2, -1, HIDDEN)
+    loss = layers.reduce_sum(layers.square(out))
+    pairs = {parameter.name: gradient for parameter, gradient in fluid.backward.append_backward(loss)}
+    exe.run(fluid.default_startup_program())
+    indices = RNG.integers(0, 9, (STEPS, BATCH, 1))
+    value = indices if fed == "embedded" else WORDS
+    if reader is not None:
+        reader.decorate_batch_generator(lambda: iter([[value]]))
+        reader.start()
+    got, by_u = exe.run(feed=None if reader else {"x": value}, fetch_list=[out, pairs["u"]])
+    seen = parameter("table")[indices[..., 0]] if fed == "embedded" else WORDS
+    arguments = {name: parameter(name).astype(np.float64) for name in "wub"}
+    np.testing.assert_allclose(got, elman_in_numpy(seen, **arguments), rtol=1e-5, atol=1e-6)
+    totals = []
+    for step in (1e-5, -1e-5):
+        moved = arguments["u"].copy()
+        moved[0, 0] += step
+        totals.append((elman_in_numpy(seen, arguments["w"], moved, arguments["b"]) ** 2).sum())
+    assert by_u[0, 0] == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-3, abs=1e-4)
+
+
+def test_only_exact_shapes_unroll_the_steps() -> None:
+    for x in (
+        words(),
+        layers.fc(words(), WIDTH, num_flatten_dims=2),
+        layers.create_parameter([STEPS, BATCH, WIDTH], "float32"),
+        layers.fill_constant([STEPS, BATCH, WIDTH], "float32", 1.0),
+    ):
+        elman(x)
+        assert "recurrent" not in [op.type for op in fluid.default_main_program().global_block().ops]
+    elman(words() + layers.data("y", [WIDTH]))
+    assert "recurrent" in [op.type for op in fluid.default_main_program().global_block().ops]
+
+
 def test_what_counts_goes_from_step_to_step(exe: fluid.Executor) -> None:
     """Dropout with a seed counts its runs in a variable of the program."""
     seen = []
@@ -227,7 +267,7 @@ def test_what_counts_goes_from_step_to_step(exe: fluid.Executor) -> None:
         main, startup = fluid.Program(), fluid.Program()
         main.random_seed = startup.random_seed = 7
         with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
-            x = layers.data("words", [steps, -1, WIDTH], append_batch_size=False, dtype="float32")
+            x = fluid.data("words", [steps, -1, WIDTH])
             x.stop_gradient = False
             rnn = layers.StaticRNN()
             with rnn.step():

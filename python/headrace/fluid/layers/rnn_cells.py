@@ -12,7 +12,7 @@ from headrace.fluid.layers.nn import elementwise_add, elementwise_mul, matmul, s
 from headrace.fluid.layers.ops import sigmoid, tanh
 from headrace.fluid.layers.rearrange import reverse, shape
 from headrace.fluid.layers.sequence import sequence_mask
-from headrace.fluid.layers.static_rnn import StaticRNN
+from headrace.fluid.layers.static_rnn import StaticRNN, has_declared_shape
 from headrace.fluid.layers.structure import flatten, map_structure, pack
 from headrace.fluid.layers.tensor import concat, fill_constant_batch_size_like, split, transpose
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -304,7 +304,7 @@ def rnn(
     if sequence_length is not None:
         sequence_length = check_variable(sequence_length, "sequence_length", "rnn")
         first = flatten(steps)[0]
-        longest = first.shape[0] if first.shape[0] > 0 else shape(first)[0]
+        longest = first.shape[0] if first.shape[0] > 0 and has_declared_shape(first) else shape(first)[0]
         mask = transpose(sequence_mask(sequence_length, longest, flatten(initial_states)[0].dtype), [1, 0])
     if is_reverse:
         steps = map_structure(lambda x: reverse(x, [0]), steps)

@@ -30,10 +30,10 @@ class StaticRNN:
         hiddens = rnn()  # [steps, N, 32]
 
     The step is described once. If the program knows the number of steps, it is unrolled when the description ends: its
-    operators stand in the program once for each step; otherwise, or if it has loops or conditions in it, an operator
-    ``recurrent`` runs it. Losses are
-    differentiated through it like through any others. Variables that it uses from outside, mainly parameters, are
-    shared by the steps. Steps may hold StaticRNNs themselves.
+    operators stand in the program once for each step. Otherwise an operator ``recurrent`` runs it; so it does if the
+    step has loops or conditions in it, or the sequences depend on variables of ``layers.data``, which may be fed with
+    more or fewer steps than are declared. Losses are differentiated through it like through any others. Variables that
+    it uses from outside, mainly parameters, are shared by the steps. Steps may hold StaticRNNs themselves.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -67,7 +67,8 @@ class StaticRNN:
         finally:
             self._block = None
         self._helper._skip_generated_name()
-        if self._steps == -1 or any(op.has_attr("sub_block") for op in block.ops):
+        exact = self._steps != -1 and has_declared_shape(*self._inputs.values())
+        if not exact or any(op.has_attr("sub_block") for op in block.ops):
             self._repeat(block)
             return
         ops, declared = self._take_out(block)
@@ -258,6 +259,32 @@ class StaticRNN:
         self._results = results[:count]
         for outer, sequence in zip(counters.values(), results[count:]):
             assign(sequence[-1], output=outer)
+
+
+def has_declared_shape(*variables: Variable) -> bool:
+    """Whether all have the shape that the program knows whatever is fed: they depend on no feeds but those of
+    ``fluid.data``. What is known only within a block's run, as a step's inputs, counts as a feed.
+    """
+    program = variables[0].block.program
+    block: Block | None = program.current_block()
+    producers: dict[str, set[str]] = {}  # name → what the operators that write it read
+    while block is not None:
+        for op in block.ops:
+            for name in op.output_arg_names:
+                producers.setdefault(name, set()).update(op.input_arg_names)
+        block = program.blocks[block.parent_idx] if block.parent_idx >= 0 else None
+    seen: set[str] = set()
+    names = {variable.name for variable in variables}
+    while names:
+        name = names.pop()
+        seen.add(name)
+        variable = program.current_block()._var_recursive(name)
+        if variable.persistable or variable.desc.attrs.get("need_check_feed"):
+            continue
+        if variable.is_data or name not in producers:
+            return False
+        names |= producers[name] - seen
+    return True
 
 
 def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:
