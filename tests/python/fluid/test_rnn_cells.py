@@ -134,6 +134,14 @@ def test_cells_of_ones_own_take_structures(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(got[3], [[STEPS]] * N)
 
 
+def test_more_steps_than_are_declared_are_repeated_for_each_beam(exe: fluid.Executor) -> None:
+    x = layers.data("x", [1, WIDTH])
+    tiled = layers.BeamSearchDecoder.tile_beam_merge_with_batch(layers.scale(x, 2.0), 3)
+    assert tiled.shape[-1] == WIDTH
+    (got,) = exe.run(feed={"x": X}, fetch_list=[tiled])
+    np.testing.assert_array_equal(got, 2 * X.repeat(3, 0))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x = fluid.data("x", [None, STEPS, WIDTH])
     with pytest.raises(errors.TypeMismatch, match="RNNCell"):

@@ -22,6 +22,7 @@ from headrace.fluid.layers.nn import (
 )
 from headrace.fluid.layers.rearrange import expand, gather_nd, shape, stack
 from headrace.fluid.layers.rnn_cells import RNNCell, select_rows, swap_first
+from headrace.fluid.layers.static_rnn import has_declared_shape
 from headrace.fluid.layers.structure import flatten, map_structure
 from headrace.fluid.layers.tensor import (
     assign,
@@ -245,9 +246,13 @@ class BeamSearchDecoder(Decoder):
 
 
 def _reshaped(x: Variable, front: list[int], dims: int) -> Variable:
-    """``x`` with dimensions ``front`` in place of the first ``dims``; of the others, one may be known at run time."""
+    """``x`` with dimensions ``front`` in place of the first ``dims``. The others may be known at run time; all but the
+    last one if they depend on what is fed.
+    """
     rest = x.shape[dims:]
     unknown = [d for d, extent in enumerate(rest) if extent < 0]
+    if len(rest) > 1 and not has_declared_shape(x):
+        unknown = sorted({*unknown, *range(len(rest) - 1)})
     if not unknown:
         return reshape(x, [*front, *rest])
     extents = shape(x)

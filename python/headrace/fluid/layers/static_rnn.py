@@ -273,7 +273,7 @@ def has_declared_shape(*variables: Variable) -> bool:
             for name in op.output_arg_names:
                 producers.setdefault(name, set()).update(op.input_arg_names)
         block = program.blocks[block.parent_idx] if block.parent_idx >= 0 else None
-    seen: set[str] = set()
+    seen = {EMPTY_VAR_NAME}
     names = {variable.name for variable in variables}
     while names:
         name = names.pop()
