@@ -13,7 +13,7 @@ from headrace.fluid.framework import Block, OpRole, Parameter, Program, Variable
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
 
-_FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
+FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
 
 
 def append_backward(
@@ -87,7 +87,7 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
     for name in names:
         if root.has_var(name):
             variable = root.var(name)
-            if name in no_grad or variable.stop_gradient or variable.dtype not in _FLOATS:
+            if name in no_grad or variable.stop_gradient or variable.dtype not in FLOATS:
                 continue
         left.append(name)
     if not left:
@@ -129,7 +129,7 @@ def _differentiable(program: Program, given: bool) -> list[str]:
         variable.name
         for variable in program.global_block().vars.values()
         if variable.type == VarType.LOD_TENSOR
-        and variable.dtype in _FLOATS
+        and variable.dtype in FLOATS
         and not variable.stop_gradient
         and not isinstance(variable, Parameter)
         and variable.name in reads
@@ -232,7 +232,7 @@ def _weights(targets: list[Variable], given: Any) -> list[Variable | None]:
 
 
 def _carries_gradient(variable: Variable) -> bool:
-    return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in _FLOATS
+    return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in FLOATS
 
 
 def _weighted_sum(

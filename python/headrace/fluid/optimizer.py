@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
 from headrace.fluid._refused import refusal
-from headrace.fluid.backward import append_backward, trained_parameters
+from headrace.fluid.backward import FLOATS, append_backward, trained_parameters
 from headrace.fluid.clip import (
     GradientClipBase,
     append_gradient_clip_ops,
@@ -130,10 +131,12 @@ class Optimizer:
             grad_clip: takes the place of the optimizer's.
 
         Returns:
-            The operators that update, and (parameter, gradient) pairs.
+            The operators that update, and (parameter, gradient) pairs. If the loss depends on no trainable parameter,
+            there are none, and a warning says so.
 
         Raises:
-            InvalidArgument: the loss is not a single element, or depends on no trainable parameter.
+            InvalidArgument: the loss is not a single element; or, without ``parameter_list``, the program has no
+                parameters, but persistable variables that may be meant, as in one that Fluid has stored.
             FailedPrecondition: without ``parameter_list``, for a program from bytes that do not say how its parameters
                 are trained; or a parameter had a regularizer or clip of a class of your own, which are not stored.
         """
@@ -158,13 +161,16 @@ class Optimizer:
             for item in parameter_list:
                 _make_parameter(program, item)
         elif not trained_parameters(program):
-            raise errors.InvalidArgument(
-                "append_backward: the program has no trainable parameter. One that Fluid has stored does not say which "
-                "variables are parameters: name those that are to be trained, minimize(loss, parameter_list=[…])"
-            )
+            unknown = [variable.name for variable in program.list_vars() if _may_be_parameter(variable)]
+            if unknown:
+                raise errors.InvalidArgument(
+                    f"minimize: the program has no trainable parameter, but persistable variables such as "
+                    f"'{unknown[0]}'. A program that Fluid has stored does not say which of them are parameters: name "
+                    f"those that are to be trained, minimize(loss, parameter_list=[…])"
+                )
         params_grads = append_backward(loss, parameter_list, no_grad_set, [*(callbacks or ()), error_clip_callback])
         if not params_grads:
-            raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
+            warn(f"the loss '{loss.name}' depends on no trainable parameter: nothing is trained", UserWarning)
         return params_grads
 
     def apply_gradients(self, params_grads: ParamGrads, startup_program: Program | None = None) -> list[Operator]:
@@ -176,7 +182,7 @@ class Optimizer:
     ) -> list[Operator]:
         params_grads = [(parameter, gradient) for parameter, gradient in params_grads if gradient is not None]
         if not params_grads:
-            raise errors.InvalidArgument("apply_gradients: there is no parameter with a gradient")
+            return []
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
         with program._role_guard(OpRole.OPTIMIZE):
@@ -239,6 +245,16 @@ class Optimizer:
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
         raise NotImplementedError
+
+
+def _may_be_parameter(variable: Variable) -> bool:
+    return (
+        variable.persistable
+        and not variable.stop_gradient
+        and not isinstance(variable, Parameter)
+        and variable.type == VarType.LOD_TENSOR
+        and variable.dtype in FLOATS
+    )
 
 
 def _make_parameter(program: Program, item: Variable | str) -> None:
