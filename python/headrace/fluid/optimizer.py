@@ -22,6 +22,7 @@ from headrace.fluid.clip import (
 )
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import (
+    Block,
     Operator,
     OpRole,
     Parameter,
@@ -29,6 +30,7 @@ from headrace.fluid.framework import (
     Variable,
     default_main_program,
     default_startup_program,
+    program_guard,
 )
 from headrace.fluid.layer_helper import create_initialized_var
 from headrace.fluid.regularizer import WeightDecayRegularizer, append_regularization_ops
@@ -80,7 +82,8 @@ ParamGrads = list[tuple[Parameter, Variable]]
 
 
 class Optimizer:
-    """Base of the optimizers.
+    """Base of the optimizers. One of your own defines ``_append_optimize_op``, and ``_create_accumulators`` if it keeps
+    state; they are called within the programs of the loss and of its parameters' initial values.
 
     Args:
         learning_rate: a number, or a variable of one element that the program computes.
@@ -109,6 +112,7 @@ class Optimizer:
         self._grad_clip = grad_clip
         self._name = name
         self._rates: WeakKeyMap[Program, Variable] = WeakKeyMap()
+        self._accumulators: dict[str, dict[str, Variable]] = {}  # kind → name of the parameter → the latest
 
     def minimize(
         self,
@@ -188,11 +192,48 @@ class Optimizer:
         with program._role_guard(OpRole.OPTIMIZE):
             params_grads = append_gradient_clip_ops(params_grads, grad_clip)
             params_grads = append_regularization_ops(params_grads, self.regularization)
-        updates = []
-        for parameter, gradient in params_grads:
-            with program._optimized_guard((parameter, gradient)):
-                updates.append(self._update(parameter, gradient, program, startup))
+        updates, block = [], program.global_block()
+        with program_guard(program, startup):
+            self._create_accumulators(block, [parameter for parameter, _ in params_grads])
+            for parameter, gradient in params_grads:
+                with program._optimized_guard((parameter, gradient)):
+                    updates.append(self._append_optimize_op(block, (parameter, gradient)))
+            with program._role_guard(OpRole.OPTIMIZE):
+                self._finish_update(block, params_grads)
         return updates
+
+    def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
+        """Makes the state of an optimizer of one's own, with ``_add_accumulator``, before the updates."""
+
+    def _append_optimize_op(self, block: Block, param_and_grad: tuple[Parameter, Variable]) -> Operator:
+        """Adds to ``block`` the operator that updates a parameter."""
+        return self._update(*param_and_grad, block.program, default_startup_program())
+
+    def _finish_update(self, block: Block, parameters_and_grads: ParamGrads) -> None:
+        """Adds to ``block`` what follows the updates."""
+
+    def _add_accumulator(
+        self,
+        name: str,
+        param: Parameter,
+        dtype: Any = None,
+        fill_value: float = 0.0,
+        shape: Sequence[int] | None = None,
+    ) -> Variable:
+        """A persistable variable, of the parameter's dtype and shape unless others are given."""
+        program, startup = default_main_program(), default_startup_program()
+        return self._accumulator(name, param, program, startup, fill_value, shape, dtype)
+
+    def _get_accumulator(self, name: str, param: Parameter) -> Variable:
+        """What ``_add_accumulator`` has made. NotFound if it has not."""
+        found = self._accumulators.get(name, {}).get(param.name)
+        if found is None:
+            raise errors.NotFound(f"{type(self).__name__} has no accumulator '{name}' for '{param.name}'")
+        return found
+
+    def _create_param_lr(self, param_and_grad: tuple[Parameter, Variable]) -> Variable:
+        """The learning rate of a parameter."""
+        return self._rate(param_and_grad[0], default_main_program(), default_startup_program())
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
         """The variable of the learning rate in ``program`` (None: the default main program), to be fetched, say. None
@@ -230,21 +271,26 @@ class Optimizer:
         startup: Program,
         value: float = 0.0,
         shape: Sequence[int] | None = None,
+        dtype: Any = None,
     ) -> Variable:
         """The persistable variable in which the optimizer keeps ``kind`` for ``parameter``."""
         kind_name = kind if self._name is None else f"{self._name}_{kind}"
         name = unique_name.generate(f"{parameter.name}_{kind_name}")
-        return create_initialized_var(
+        variable = create_initialized_var(
             program,
             startup,
             name,
             parameter.shape if shape is None else shape,
-            parameter.dtype,
+            parameter.dtype if dtype is None else dtype,
             initializer.Constant(value),
         )
+        self._accumulators.setdefault(kind, {})[parameter.name] = variable
+        return variable
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no _append_optimize_op: a subclass of Optimizer defines it"
+        )
 
 
 def _may_be_parameter(variable: Variable) -> bool:

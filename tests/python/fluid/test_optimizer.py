@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -356,7 +357,7 @@ def test_a_loss_without_parameters_is_differentiated_and_trains_nothing(exe: flu
     with pytest.warns(UserWarning, match=f"the loss '{loss.name}' depends on no trainable parameter"):
         assert optimizer.minimize(loss) == ([], [])
     assert optimizer.apply_gradients([]) == []
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="nothing is trained"):
         fluid.optimizer.LookaheadOptimizer(optimizer).minimize(loss)
     exe.run(fluid.default_startup_program())
     (gradient,) = exe.run(feed={"x": np.array([1, 2, 3], np.float32)}, fetch_list=["x@GRAD"])
@@ -648,3 +649,81 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
     exe.run()
     values = [np.array(fluid.global_scope().find_var(w.name).get_tensor())[0] for w in (used, unused)]
     assert values == [0, 1]
+
+
+class Heavy(fluid.optimizer.Optimizer):
+    """Momentum, and a count of the updates."""
+
+    def __init__(self, learning_rate: float, name: str | None = None) -> None:
+        super().__init__(learning_rate, name=name)
+        self.type = "momentum"
+
+    def _create_accumulators(self, block: Any, parameters: Any) -> None:
+        for parameter in parameters:
+            self._add_accumulator("velocity", parameter, fill_value=1.0)
+        self._add_accumulator("count", parameters[0], dtype="int64", shape=[1])
+
+    def _append_optimize_op(self, block: Any, param_and_grad: Any) -> Any:
+        velocity = self._get_accumulator("velocity", param_and_grad[0])
+        return block.append_op(
+            type=self.type,
+            inputs={
+                "Param": param_and_grad[0],
+                "Grad": param_and_grad[1],
+                "Velocity": velocity,
+                "LearningRate": self._create_param_lr(param_and_grad),
+            },
+            outputs={"ParamOut": param_and_grad[0], "VelocityOut": velocity},
+            attrs={"mu": 0.5},
+        )
+
+    def _finish_update(self, block: Any, parameters_and_grads: Any) -> None:
+        fluid.layers.increment(self._get_accumulator("count", parameters_and_grads[0][0]), 1)
+
+
+@pytest.mark.parametrize("name", [None, "own"])
+def test_an_optimizer_of_ones_own_updates_by_fluids_hooks(name: str | None) -> None:
+    main, startup, optimizer = fluid.Program(), fluid.Program(), Heavy(0.1, name)
+    with fluid.program_guard(main, startup):
+        w = fluid.layers.create_parameter([1], "float32", default_initializer=fluid.initializer.Constant(2.0))
+        w.optimize_attr["learning_rate"] = 2.0
+        loss = fluid.layers.reduce_sum(w * 3.0)
+    ops, _ = optimizer.minimize(loss, startup)  # outside its programs
+    assert [op.type for op in ops] == ["momentum"]
+    velocity, count = (optimizer._get_accumulator(kind, w) for kind in ("velocity", "count"))
+    assert velocity.name.startswith(f"{w.name}_own_velocity" if name else f"{w.name}_velocity")
+    exe = fluid.Executor()
+    exe.run(startup)
+    for _ in range(2):
+        exe.run(main)
+    now = [
+        np.array(fluid.global_scope().find_var(variable.name).get_tensor()).item() for variable in (w, velocity, count)
+    ]
+    assert now == pytest.approx([2 - 0.2 * 3.5 - 0.2 * 4.75, 4.75, 2])
+    assert "increment" not in [op.type for op in main.clone(for_test=True).global_block().ops]
+    with pytest.raises(errors.NotFound, match=f"Heavy has no accumulator 'moment' for '{w.name}'"):
+        optimizer._get_accumulator("moment", w)
+
+
+def test_an_optimizer_may_change_the_update_of_another() -> None:
+    class Doubled(fluid.optimizer.Adam):
+        def _append_optimize_op(self, block: Any, param_and_grad: Any) -> Any:
+            update = super()._append_optimize_op(block, param_and_grad)
+            moment = self._get_accumulator("moment1", param_and_grad[0])
+            block.append_op("scale", {"X": moment}, {"Out": moment}, {"scale": 2.0})
+            return update
+
+    w = fluid.layers.create_parameter([1], "float32", default_initializer=fluid.initializer.Constant(2.0))
+    optimizer = Doubled()
+    optimizer.minimize(fluid.layers.reduce_sum(w))
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    moment = fluid.global_scope().find_var(optimizer._get_accumulator("moment1", w).name).get_tensor()
+    assert np.array(moment).item() == pytest.approx(0.2)
+
+
+def test_an_optimizer_without_an_update_says_so() -> None:
+    w = fluid.layers.create_parameter([1], "float32")
+    with pytest.raises(NotImplementedError, match="Optimizer has no _append_optimize_op"):
+        fluid.optimizer.Optimizer(0.1).minimize(fluid.layers.reduce_sum(w))
