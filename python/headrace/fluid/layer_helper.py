@@ -22,7 +22,16 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike, WeightNormParamAttr
 
-__all__ = ["Ints", "LayerHelper", "append_layer", "check_shape", "check_variable", "declare_known", "ints_argument"]
+__all__ = [
+    "Ints",
+    "LayerHelper",
+    "append_layer",
+    "as_integers",
+    "check_shape",
+    "check_variable",
+    "declare_known",
+    "ints_argument",
+]
 
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
@@ -59,12 +68,25 @@ def ints_argument(
     list with Variables in it in slot ``items`` and, with -1 in their places, in ``attr``; any other list in ``attr``.
     """
     if isinstance(value, Variable):
-        return {tensor: value}, {}
+        return {tensor: as_integers(value)}, {}
     if not isinstance(value, (list, tuple)) or not any(isinstance(item, Variable) for item in value):
         return {}, {attr: check_shape(value, what, layer)}
     numbers = check_shape([-1 if isinstance(item, Variable) else item for item in value], what, layer)
-    variables = [item if isinstance(item, Variable) else _constant(item) for item in value]
+    variables = [as_integers(item) if isinstance(item, Variable) else _constant(item) for item in value]
     return {items: variables}, {attr: numbers}
+
+
+def as_integers(variable: Variable) -> Variable:
+    """``variable``; if it is one of ``layers.data`` whose dtype was left at float32, the integers that it is fed with,
+    as int64. Fractions would be cut off.
+    """
+    exact = variable.desc.attrs.get("need_check_feed", False)
+    if not variable.is_data or exact or variable.dtype != core.VarType.FP32:
+        return variable
+    helper = LayerHelper("cast")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": variable}, {"Out": out}, {"in_dtype": int(variable.dtype), "out_dtype": int(out.dtype)})
+    return out
 
 
 def declare_known(out: Variable, dims: Sequence[int]) -> None:

@@ -229,3 +229,39 @@ def test_numbers_of_classes_may_be_declared_as_other_integers(exe: fluid.Executo
     assert np.isfinite(exe.run(feed=feed, fetch_list=[loss])[0]).all()
     with pytest.raises(errors.TypeMismatch, match=r"input (Label|Labels|Ids): expected dtype int64, got int32"):
         exe.run(feed={**feed, "y": feed["y"].astype(np.int32)}, fetch_list=[loss])
+
+
+@pytest.mark.parametrize(
+    ("layer", "value", "shape"),
+    [
+        (lambda x, n: layers.sequence_mask(n, maxlen=5), [1, 2, 4], (3, 5)),
+        (lambda x, n: layers.sequence_mask(layers.assign(np.array([1, 2])), maxlen=n), [3], (2, 3)),
+        (lambda x, n: layers.reshape(x, n), [4, 6], (4, 6)),
+        (lambda x, n: layers.reshape(x, [4, 6], actual_shape=n), [6, 4], (6, 4)),
+        (lambda x, n: layers.reshape(x, [n, 6]), [4], (4, 6)),
+        (lambda x, n: layers.expand(x, n), [1, 1, 2], (2, 3, 8)),
+        (lambda x, n: layers.expand(x, [1, n, 1]), [2], (2, 6, 4)),
+        (lambda x, n: layers.slice(x, [0], n, [2]), [1], (1, 3, 4)),
+        (lambda x, n: layers.strided_slice(x, [1], [n], [3], [1]), [1], (2, 2, 4)),
+        (lambda x, n: layers.crop_tensor(x, shape=n), [1, 2, 2], (1, 2, 2)),
+        (lambda x, n: layers.crop_tensor(x, shape=[1, n, 2], offsets=[0, 0, 1]), [2], (1, 2, 2)),
+        (lambda x, n: layers.affine_grid(x[:, :2, :3], n), [2, 1, 5, 6], (2, 5, 6, 2)),
+        (lambda x, n: layers.fill_constant(n, "float32", 1.0), [2, 3], (2, 3)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_lengths_and_shapes_may_lack_their_dtype(
+    exe: fluid.Executor, layer: Any, value: list[int], shape: tuple[int, ...], dtype: Any
+) -> None:
+    x = layers.data("x", [2, 3, 4], append_batch_size=False)
+    out = layer(x, layers.data("n", [len(value)], append_batch_size=False))
+    feed = {"x": np.ones((2, 3, 4), np.float32), "n": np.array(value, dtype)}
+    (got,) = exe.run(feed=feed, fetch_list=[out])
+    assert got.shape == shape
+
+
+def test_lengths_of_an_exact_dtype_have_to_be_integers() -> None:
+    with pytest.raises(errors.HeadraceError, match="float32"):
+        layers.sequence_mask(fluid.data("n", [None]), maxlen=3)
+    with pytest.raises(errors.HeadraceError, match="float32"):
+        layers.sequence_mask(layers.data("m", [1]) * 2.0, maxlen=3)

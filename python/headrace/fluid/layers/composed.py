@@ -10,7 +10,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.core import VarType, dtype_name
 from headrace.fluid.framework import OpRole, Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
 from headrace.fluid.layers.control_flow import greater_equal
 from headrace.fluid.layers.nn import (
     clip,
@@ -142,7 +142,7 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
     inputs = {"Theta": check_variable(theta, "theta", "affine_grid")}
     attrs = {}
     if isinstance(out_shape, Variable):
-        inputs["OutputShape"] = out_shape
+        inputs["OutputShape"] = as_integers(out_shape)
     else:
         attrs["output_shape"] = check_shape(out_shape, "out_shape", "affine_grid")
     return append_layer("affine_grid", inputs, attrs, name, out_slot="Output")

@@ -8,7 +8,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_variable
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.tensor import squeeze
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -148,10 +148,10 @@ def sequence_mask(
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.create_variable(dtype, stop_gradient=True)
-    inputs = {"X": check_variable(x, "x", "sequence_mask")}
+    inputs = {"X": as_integers(check_variable(x, "x", "sequence_mask"))}
     attrs = {"out_dtype": int(core.convert_dtype(dtype))}
     if isinstance(maxlen, Variable):
-        inputs["MaxLenTensor"] = maxlen
+        inputs["MaxLenTensor"] = as_integers(maxlen)
     elif maxlen is not None:
         attrs["maxlen"] = maxlen
     helper.append_op(inputs, {"Y": out}, attrs)

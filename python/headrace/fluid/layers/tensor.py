@@ -16,6 +16,7 @@ from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitiali
 from headrace.fluid.layer_helper import (
     Ints,
     LayerHelper,
+    as_integers,
     check_shape,
     check_variable,
     declare_known,
@@ -345,7 +346,7 @@ def reshape(
     """
     inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
     if actual_shape is not None and not inputs:
-        inputs = {"Shape": check_variable(actual_shape, "actual_shape", "reshape")}
+        inputs = {"Shape": as_integers(check_variable(actual_shape, "actual_shape", "reshape"))}
     helper = LayerHelper("reshape2", name)
     out = _with_shape(helper, "reshape2", x, attrs, inputs)
     if inputs:
