@@ -25,6 +25,9 @@ from headrace.fluid.layer_helper import create_initialized_var
 
 __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
+#: Fluid's name of the decay of the last update.
+_DECAY = "scheduled_ema_decay_rate"
+
 
 class _Average:
     """Programs that put averages in the place of parameters, and the parameters back."""
@@ -173,6 +176,9 @@ class ExponentialMovingAverage(_Average):
     Each update makes average = decay · average + (1 - decay) · parameter, from zero; a parameter's place is taken by
     average / (1 - decay^updates). Construct it after ``minimize``, in the same programs.
 
+    The averages and the decay are kept under Fluid's names. So is, as "ema_rest_0", the weight that is left of the
+    first zero, which Fluid does not keep: without it, training that is resumed would not know it.
+
     Args:
         thres_steps: a variable of one element, the number of steps: the decay is (1 + steps) / (10 + steps) where that
             is less.
@@ -185,6 +191,11 @@ class ExponentialMovingAverage(_Average):
             raise errors.InvalidArgument(f"ExponentialMovingAverage: decay has to be from 0 to below 1, got {decay}")
         self._decay, self._steps = float(decay), thres_steps
         prefix = name or ""
+        programs = (default_main_program(), default_startup_program())
+        taken = any(program.global_block().has_var(_DECAY) for program in programs)
+        name_of_decay = unique_name.generate(_DECAY) if taken else _DECAY
+        value = initializer.Constant(self._decay)
+        self._decay_now = create_initialized_var(*programs, name_of_decay, [1], "float32", value)
         # The remaining weight of the initial zero of the averages.
         self._rest = _state(f"{prefix}ema_rest", [1], "float32", 1.0)
         self._averages = []
@@ -205,6 +216,7 @@ class ExponentialMovingAverage(_Average):
             if self._steps is not None:
                 steps = layers.cast(self._steps, "float32")
                 decay = layers.elementwise_min(decay, (steps + 1.0) / (steps + 10.0))
+            layers.assign(decay, self._decay_now)
             layers.assign(self._rest * decay, self._rest)
             for parameter, average in self._averages:
                 own = decay if decay.dtype == parameter.dtype else layers.cast(decay, parameter.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import initializer, layers, unique_name
+from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.framework import OpRole, Program, Variable, default_startup_program, program_guard
 from headrace.fluid.layer_helper import create_initialized_var
 
@@ -21,7 +22,8 @@ def _checked(optimizer: Any, what: str) -> Any:
 
 class LookaheadOptimizer:
     """Every ``k`` updates of another optimizer, the parameters go back to where they were ``k`` updates before, and
-    from there the part ``alpha`` of the way that they have gone since (Zhang et al., 2019).
+    from there the part ``alpha`` of the way that they have gone since (Zhang et al., 2019). As in Fluid, these are all
+    parameters of the program: the statistics of batch_norm, too.
     """
 
     def __init__(self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5) -> None:
@@ -37,24 +39,33 @@ class LookaheadOptimizer:
         result = self.inner_optimizer.minimize(loss, startup_program)
         program = loss.block.program
         startup = default_startup_program() if startup_program is None else startup_program
-        name = unique_name.generate("lookahead")
-        step = create_initialized_var(program, startup, f"{name}.step", [1], "int64", initializer.Constant(0))
+        block = program.global_block()
+        # Fluid's names, but for a second one, which would count with the first.
+        taken = any(p.global_block().has_var("lookahead_step") for p in (program, startup))
+        suffix = f"_{unique_name.generate('lookahead')}" if taken else ""
         with program_guard(program, startup), program._role_guard(OpRole.OPTIMIZE):
+            k, alpha, step = (
+                create_initialized_var(program, startup, f"lookahead_{what}{suffix}", [1], dtype, value)
+                for what, dtype, value in (
+                    ("k", "int32", initializer.Constant(self.k)),
+                    ("alpha", "float32", initializer.Constant(self.alpha)),
+                    ("step", "int32", initializer.Constant(0)),
+                )
+            )
             layers.increment(step)
-            due = layers.equal(step % self.k, layers.fill_constant([1], "int64", 0))
-            slow = {parameter: self._kept(parameter, name, program, startup) for parameter, _ in result[1]}
+            due = layers.equal(step % k, layers.fill_constant([1], "int32", 0))
+            slow = {p: self._kept(p, f"{p.name}@SLOW{suffix}", program, startup) for p in block.all_parameters()}
             with layers.Switch() as switch, switch.case(due):
                 for parameter, kept in slow.items():
-                    layers.assign(kept + (parameter - kept) * self.alpha, output=kept)
+                    part = alpha if parameter.dtype == alpha.dtype else layers.cast(alpha, parameter.dtype)
+                    layers.assign(kept + (parameter - kept) * part, output=kept)
                     layers.assign(kept, output=parameter)
         return result
 
     @staticmethod
     def _kept(parameter: Variable, name: str, program: Program, startup: Program) -> Variable:
         """Where the parameter was; in the beginning, its first value."""
-        kept = create_initialized_var(
-            program, startup, f"{parameter.name}.{name}.slow", parameter.shape, parameter.dtype
-        )
+        kept = create_initialized_var(program, startup, name, parameter.shape, parameter.dtype)
         block = startup.global_block()
         block.create_var(kept.name, kept.shape, kept.dtype, persistable=True, stop_gradient=True)
         block.append_op("assign", {"X": parameter.name}, {"Out": kept.name})
@@ -78,8 +89,9 @@ class RecomputeOptimizer:
         startup_program: Program | None = None,
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
     ) -> Any:
-        return self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
+        return self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set, grad_clip)
 
     def backward(
         self,
@@ -97,5 +109,4 @@ class RecomputeOptimizer:
         return self._optimizer.apply_gradients(params_grads)
 
     def apply_optimize(self, loss: Variable, startup_program: Program | None, params_grads: Any) -> Any:
-        """Fluid's name for apply_gradients."""
-        return self._optimizer.apply_gradients(params_grads, startup_program)
+        return self._optimizer.apply_optimize(loss, startup_program, params_grads)

@@ -181,6 +181,16 @@ class Optimizer:
         """The second half of ``minimize``: clips, adds weight decay, updates. Parameters without a gradient stay."""
         return self._apply(params_grads, startup_program, self._grad_clip)
 
+    def apply_optimize(
+        self, loss: Variable, startup_program: Program | None, params_grads: ParamGrads
+    ) -> list[Operator]:
+        """Fluid's name for ``apply_gradients``. ``loss`` makes no difference."""
+        return self.apply_gradients(params_grads, startup_program)
+
+    def get_opti_var_name_list(self) -> list[str]:
+        """The names of the variables that the optimizer keeps for parameters; the learning rate is not one of them."""
+        return [variable.name for of_kind in self._accumulators.values() for variable in of_kind.values()]
+
     def _apply(
         self, params_grads: ParamGrads, startup_program: Program | None, grad_clip: GradientClipBase | None
     ) -> list[Operator]:
@@ -243,18 +253,22 @@ class Optimizer:
             return self._learning_rate
         return self._rates.get(default_main_program() if program is None else program)
 
+    def _common_rate(self, parameter: Parameter, program: Program, startup: Program) -> Variable:
+        """The learning rate of all parameters in ``program``; a number becomes a variable with the first of them."""
+        if isinstance(self._learning_rate, Variable):
+            return self._learning_rate
+        variable = self._rates.get(program)
+        if variable is None:
+            value = initializer.Constant(float(self._learning_rate))
+            name = unique_name.generate("learning_rate")
+            dtype = VarType.FP64 if parameter.dtype == VarType.FP64 else VarType.FP32
+            variable = create_initialized_var(program, startup, name, [1], dtype, value)
+            self._rates.setdefault(program, variable)
+        return variable
+
     def _rate(self, parameter: Parameter, program: Program, startup: Program) -> Variable:
         """The learning rate of a parameter."""
-        rate = self._learning_rate
-        if not isinstance(rate, Variable):
-            variable = self._rates.get(program)
-            if variable is None:
-                value = initializer.Constant(float(rate))
-                name = unique_name.generate("learning_rate")
-                dtype = VarType.FP64 if parameter.dtype == VarType.FP64 else VarType.FP32
-                variable = create_initialized_var(program, startup, name, [1], dtype, value)
-                self._rates.setdefault(program, variable)
-            rate = variable
+        rate = self._common_rate(parameter, program, startup)
         factor = parameter.optimize_attr["learning_rate"]
         if factor == 1.0:
             return rate
@@ -387,6 +401,8 @@ class _StatefulOptimizer(Optimizer):
         outputs: dict[str, Variable] = {"ParamOut": parameter}
         for kind, (slot, slot_out) in self._state.items():
             inputs[slot] = outputs[slot_out] = self._accumulator(kind, parameter, program, startup)
+        # There is one in any case, as in Fluid, so that either can load the files of the other.
+        self._common_rate(parameter, program, startup)
         if self._takes_rate:
             inputs["LearningRate"] = self._rate(parameter, program, startup)
         return program.global_block().append_op(self._type, inputs, outputs, self._attributes())
@@ -469,9 +485,8 @@ class RMSPropOptimizer(Optimizer):
         self._centered = bool(centered)
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
-        kinds = {"Moment": "momentum", "MeanSquare": "mean_square"}
-        if self._centered:
-            kinds["MeanGrad"] = "mean_grad"
+        # As in Fluid, there is a mean gradient in any case, so that either can load the files of the other.
+        kinds = {"Moment": "momentum", "MeanSquare": "mean_square", "MeanGrad": "mean_grad"}
         state = {slot: self._accumulator(kind, parameter, program, startup) for slot, kind in kinds.items()}
         rate = self._rate(parameter, program, startup)
         return program.global_block().append_op(

@@ -84,8 +84,8 @@ class WeightNormParamAttr(ParamAttr):
 
     Args:
         dim: the dimension of the weight along which each index has a length of its own; None: one length for all.
-        name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average: of both parameters,
-            as of ParamAttr.
+        name, initializer, learning_rate, regularizer, trainable, gradient_clip: of both parameters, as of ParamAttr.
+        do_model_average: as of ParamAttr, but False by default.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WeightNormParamAttr(ParamAttr):
         regularizer: WeightDecayRegularizer | None = None,
         trainable: bool = True,
         gradient_clip: GradientClipBase | None = None,
-        do_model_average: bool = True,
+        do_model_average: bool = False,
     ) -> None:
         super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
         self.dim = dim

@@ -237,6 +237,36 @@ def test_lookahead(exe: fluid.Executor) -> None:
         fluid.optimizer.LookaheadOptimizer(3)
 
 
+def test_lookahead_takes_statistics_along_and_has_fluids_names(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [None, 2])
+    out = layers.batch_norm(layers.fc(x, 2, param_attr="w", bias_attr=False), moving_mean_name="mean")
+    fluid.optimizer.LookaheadOptimizer(fluid.optimizer.SGD(0.0), alpha=0.5, k=2).minimize(layers.reduce_mean(out))
+    kept = {var.name: var.dtype for var in fluid.default_main_program().list_vars() if var.persistable}
+    assert {"w@SLOW", "mean@SLOW"} <= set(kept)
+    types = fluid.core.VarDesc.VarType
+    assert [kept[f"lookahead_{what}"] for what in ("k", "alpha", "step")] == [types.INT32, types.FP32, types.INT32]
+    exe.run(fluid.default_startup_program())
+    means = [value("mean")]
+    for _ in range(2):
+        exe.run(feed={"x": np.array([[1, 2], [3, 5]], np.float32)})
+        means.append(value("mean"))
+    batch = (means[1] - means[0]) / 0.1
+    np.testing.assert_allclose(means[2], 0.5 * (means[1] + 0.1 * (batch - means[1])), rtol=1e-4)
+    np.testing.assert_array_equal(value("lookahead_step"), [2])
+
+
+def test_two_lookaheads_of_one_program_count_by_themselves(exe: fluid.Executor) -> None:
+    weight = layers.create_parameter([1], "float32", name="weight")
+    for k in (2, 3):
+        optimizer = fluid.optimizer.LookaheadOptimizer(fluid.optimizer.SGD(0.1), k=k)
+        optimizer.minimize(layers.reduce_sum(layers.square(weight)))
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    names = [var.name for var in fluid.default_main_program().list_vars() if var.name.startswith("lookahead_step")]
+    assert len(names) == 2
+    assert [value(name).item() for name in names] == [1, 1]
+
+
 def test_recompute_is_the_optimizer_that_it_wraps(exe: fluid.Executor) -> None:
     optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
     optimizer._set_checkpoints(["weight"])
@@ -253,6 +283,15 @@ def test_recompute_in_two_parts(exe: fluid.Executor) -> None:
     optimizer.apply_gradients(pairs)
     run(exe, [])
     np.testing.assert_allclose(value("weight"), 2.0 - 0.1 * 4.0, rtol=1e-6)
+
+
+def test_recompute_clips_gradients(exe: fluid.Executor) -> None:
+    weight = layers.create_parameter([3], "float32", name="weight", default_initializer=fluid.initializer.Constant(2.0))
+    optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+    clip = fluid.clip.GradientClipByValue(0.5)
+    optimizer.minimize(layers.reduce_sum(layers.square(weight)), grad_clip=clip)
+    run(exe, [])
+    np.testing.assert_allclose(value("weight"), 2.0 - 0.1 * 0.5, rtol=1e-6)
 
 
 def test_private_gradient_descent(exe: fluid.Executor) -> None:

@@ -528,9 +528,11 @@ def test_what_is_no_error_clip_is_refused() -> None:
 @pytest.mark.parametrize("name", [None, "mine"])
 def test_the_state_has_fluids_names(name: str | None) -> None:
     infix = f"{name}_" if name else ""
+    optimizers: list[fluid.optimizer.Optimizer] = []
     kinds: dict[Callable[..., fluid.optimizer.Optimizer], list[str]] = {
         partial(fluid.optimizer.Momentum, momentum=0.9): ["velocity"],
         fluid.optimizer.Adagrad: ["moment"],
+        fluid.optimizer.RMSProp: ["mean_grad", "mean_square", "momentum"],
         partial(fluid.optimizer.RMSProp, centered=True): ["mean_grad", "mean_square", "momentum"],
         fluid.optimizer.Adam: ["beta1_pow_acc", "beta2_pow_acc", "moment1", "moment2"],
         fluid.optimizer.Lamb: ["beta1_pow_acc", "beta2_pow_acc", "moment1", "moment2"],
@@ -545,9 +547,12 @@ def test_the_state_has_fluids_names(name: str | None) -> None:
         with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
             x = fluid.layers.data("x", [3])
             loss = fluid.layers.mean(fluid.layers.fc(x, 1, bias_attr=False))
-            optimizer(learning_rate=0.1, name=name).minimize(loss)
+            optimizers.append(optimizer(learning_rate=0.1, name=name))
+            optimizers[-1].minimize(loss)
         got = {var.name for var in main.list_vars() if var.persistable}
-        assert got - {"learning_rate_0"} == {"fc_0.w_0", *(f"fc_0.w_0_{infix}{state}_0" for state in states)}
+        made = {f"fc_0.w_0_{infix}{state}_0" for state in states}
+        assert got == {"learning_rate_0", "fc_0.w_0", *made}
+        assert set(optimizers[-1].get_opti_var_name_list()) == made
 
 
 def test_two_optimizers_in_one_program_go_one_after_the_other(exe: fluid.Executor) -> None:
@@ -606,6 +611,38 @@ def test_averages_of_running_statistics(kind: str, averaged: bool) -> None:
         got = np.array(fluid.global_scope().find_var("mean").get_tensor())
     weights = np.array([[0.5], [0.5]] if kind == "model" else [[1 / 3], [2 / 3]])
     np.testing.assert_allclose(got, (weights * means).sum(0) if averaged else means[-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("averaged", "attr"), [(True, fluid.ParamAttr), (False, fluid.WeightNormParamAttr)])
+def test_weights_of_normalised_vectors_are_averaged_only_if_asked(averaged: bool, attr: type[fluid.ParamAttr]) -> None:
+    assert attr().do_model_average is averaged
+    assert attr(do_model_average=True).do_model_average
+
+
+def test_moving_averages_have_fluids_names() -> None:
+    w = fluid.layers.create_parameter([1], "float32", name="w")
+    fluid.optimizer.SGD(1.0).minimize(fluid.layers.reduce_sum(w))
+    fluid.optimizer.ExponentialMovingAverage(0.5).update()
+    kept = {var.name for var in fluid.default_main_program().list_vars() if var.persistable}
+    assert kept == {"w", "learning_rate_0", "w_ema_0", "scheduled_ema_decay_rate", "ema_rest_0"}
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run()
+    decay = fluid.global_scope().find_var("scheduled_ema_decay_rate").get_tensor()
+    np.testing.assert_array_equal(np.array(decay), [0.5])
+
+
+def test_applying_gradients_has_two_names() -> None:
+    w = fluid.layers.create_parameter([1], "float32", name="w", default_initializer=fluid.initializer.Constant(1.0))
+    loss = fluid.layers.reduce_sum(w)
+    optimizer = fluid.optimizer.SGD(0.5)
+    main, startup = fluid.default_main_program(), fluid.default_startup_program()
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        assert len(optimizer.apply_optimize(loss, startup, optimizer.backward(loss))) == 1
+    exe = fluid.Executor()
+    exe.run(startup)
+    exe.run(main)
+    assert np.array(fluid.global_scope().find_var("w").get_tensor())[0] == 0.5
 
 
 def test_averages_of_one_name_are_two() -> None:
