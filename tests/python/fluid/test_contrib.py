@@ -59,15 +59,22 @@ def test_an_lstm_of_layers_and_directions(exe: fluid.Executor, bidirectional: bo
             for t in range(STEPS)[:: -1 if direction else 1]:
                 i, j, f, o = np.split(np.concatenate([now[:, t], hidden], 1) @ w + b, 4, 1)
                 new_cell = cell * sigmoid(f + 1) + sigmoid(i) * np.tanh(j)
-                outputs[:, t] = np.tanh(new_cell) * sigmoid(o)
                 going = (t < until)[:, None]
-                hidden, cell = np.where(going, outputs[:, t], hidden), np.where(going, new_cell, cell)
+                hidden = np.where(going, np.tanh(new_cell) * sigmoid(o), hidden)
+                cell = np.where(going, new_cell, cell)
+                outputs[:, t] = hidden  # in the padded steps, too
             now = outputs
             np.testing.assert_allclose(last_h[place], hidden, rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(last_c[place], cell, rtol=1e-4, atol=1e-6)
         parts.append(now)
     want = np.concatenate(parts, 2)
     np.testing.assert_allclose(got if batch_first else got.swapaxes(0, 1), want, rtol=1e-4, atol=1e-6)
+
+
+def test_one_layer_of_one_direction_has_the_names_that_are_given() -> None:
+    x = fluid.data("x", [None, STEPS, WIDTH])
+    basic_lstm(x, None, None, HIDDEN, param_attr=fluid.ParamAttr("w"), bias_attr=fluid.ParamAttr("b"))
+    assert {p.name for p in fluid.default_main_program().all_parameters()} == {"w", "b"}
 
 
 def test_a_gru_is_trained_and_drops_out(exe: fluid.Executor) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_variable
-from headrace.fluid.layers import concat, dropout, reshape, stack
-from headrace.fluid.layers.rnn_cells import BasicGRUUnit, BasicLSTMUnit, RNNCell, rnn, suffixed
+from headrace.fluid.layers import concat, dropout, reshape, sequence_mask, shape, stack, transpose
+from headrace.fluid.layers.rnn_cells import BasicGRUUnit, BasicLSTMUnit, RNNCell, rnn, select_rows, suffixed
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -18,14 +18,21 @@ Activation = Callable[[Variable], Variable]
 
 
 class _Cell(RNNCell):
-    """A unit as a cell whose states are a list of variables [N, hidden_size], of which the first is the output."""
+    """A unit as a cell whose states are a list of variables [N, hidden_size], of which the first is the output.
+
+    If its inputs are a list of what the unit reads and a mask [N], the states change only where the mask is 1: unlike
+    those of ``layers.rnn``, the outputs then repeat the last state, as in Fluid.
+    """
 
     def __init__(self, unit: Any, states: int) -> None:
         self._unit, self._states = unit, states
 
     def call(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Variable, list[Variable]]:
+        inputs, mask = inputs if isinstance(inputs, list) else (inputs, None)
         after = self._unit(inputs, *states)
         after = list(after) if isinstance(after, tuple) else [after]
+        if mask is not None:
+            after = [select_rows(mask, new, old) for new, old in zip(after, states)]
         return after[0], after
 
     @property
@@ -58,25 +65,29 @@ def _network(
         None if state is None else reshape(check_variable(state, "initial state", name), [rows, -1, hidden_size])
         for state in initial
     ]
+    mask = None
+    if sequence_length is not None:
+        sequence_length = check_variable(sequence_length, "sequence_length", name)
+        steps = input.shape[1 if batch_first else 0]
+        mask = sequence_mask(
+            sequence_length, steps if steps > 0 else shape(input)[1 if batch_first else 0], input.dtype
+        )
+        mask = mask if batch_first else transpose(mask, [1, 0])
     outputs = []
     finals: dict[tuple[int, int], list[Variable]] = {}
     for direction in range(directions):
         label, short = ("_reverse_layers_", "bw") if direction else ("_layers_", "fw")
         now = input
         for layer in range(num_layers):
-            unit = make(
-                f"{name}{label}{layer}",
-                suffixed(param_attr, f"_{short}_w_{layer}"),
-                suffixed(bias_attr, f"_{short}_b_{layer}"),
-            )
+            weights, biases = ("", "") if rows == 1 else (f"_{short}_w_{layer}", f"_{short}_b_{layer}")
+            unit = make(f"{name}{label}{layer}", suffixed(param_attr, weights), suffixed(bias_attr, biases))
             cell = _Cell(unit, len(initial))
             place = layer * directions + direction
             states = [state[place] for state in given if state is not None]
             now, finals[layer, direction] = rnn(
                 cell,
-                now,
+                now if mask is None else [now, mask],
                 states if len(states) == len(initial) else None,
-                sequence_length,
                 time_major=not batch_first,
                 is_reverse=direction == 1,
             )
@@ -110,10 +121,11 @@ def basic_gru(
     Args:
         input: [N, steps, D], or without ``batch_first`` [steps, N, D].
         init_hidden: [layers · directions, N, hidden_size], the directions of a layer side by side; None: zeros.
-        sequence_length: int32 or int64 [N], how many steps each sequence has; None: all.
+        sequence_length: int32 or int64 [N], how many steps each sequence has; None: all. Neither states nor outputs
+            change in the steps after.
         dropout_prob: of the outputs of a layer.
-        param_attr, bias_attr: of all parameters; if they have a name, theirs are that name with "_fw_w_0", for example,
-            and what BasicGRUUnit adds.
+        param_attr, bias_attr: of all parameters. If they have a name, theirs are that name and what BasicGRUUnit adds;
+            if there are several layers or directions, in between, "_fw_w_0", for example.
 
     Returns:
         The outputs of the last layer, [N, steps, hidden_size · directions] or [steps, N, …], and the states after the
