@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import layers
+from headrace.fluid import layers, unique_name
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
@@ -54,29 +54,30 @@ class DetectionMAP:
     ) -> None:
         if class_num is None:
             raise errors.InvalidArgument("DetectionMAP: class_num, the number of classes, has to be given")
+        self._helper = LayerHelper("map_eval")
         columns = [layers.cast(gt_label, gt_box.dtype), gt_box]
         if gt_difficult is not None:
             columns.insert(1, layers.cast(gt_difficult, gt_box.dtype))
         label = layers.concat(columns, axis=1)
         arguments = (input, label, class_num, background_label, overlap_threshold, evaluate_difficult)
         self._of_batch = layers.detection_map(*arguments, ap_version=ap_version)
-        self._helper = LayerHelper("map_eval")
-        self.has_state = self._helper.create_global_variable(
-            f"{self._helper.name}.has_state", [1], "int32", Constant(0)
-        )
         states = [
             self._create_state("accum_pos_count", "int32", [class_num, 1]),
             self._create_state("accum_true_pos", input.dtype, [-1, 2]),
             self._create_state("accum_false_pos", input.dtype, [-1, 2]),
         ]
+        self.has_state = self._helper.create_global_variable(self._name("has_state"), [1], "int32", Constant(0))
         self._of_all = layers.detection_map(
             *arguments, has_state=self.has_state, input_states=states, out_states=states, ap_version=ap_version
         )
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 
+    def _name(self, suffix: str) -> str:
+        return f"{unique_name.generate(self._helper.name)}_{suffix}"
+
     def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
         """A variable for which the startup program allocates memory: its initial contents do not count."""
-        name = f"{self._helper.name}.{suffix}"
+        name = self._name(suffix)
         lod_level = 1 if shape[0] < 0 else 0
         state = self._helper.create_global_variable(name, shape, dtype, lod_level=lod_level)
         startup = self._helper.startup_program.global_block()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import layers
+from headrace.fluid import layers, unique_name
 from headrace.fluid._detection_map import DetectionMAP
 from headrace.fluid.core import dtype_name
 from headrace.fluid.executor import Executor, global_scope
@@ -52,7 +52,7 @@ class Evaluator:
 
     def _create_state(self, suffix: str, dtype: str, shape: Sequence[int]) -> Variable:
         """A sum, which is 0 in the beginning."""
-        name = f"{self.helper.name}.{suffix}"
+        name = f"{unique_name.generate(self.helper.name)}_{suffix}"
         state = self.helper.create_global_variable(name, shape, dtype, Constant(0))
         self.states.append(state)
         return state
@@ -70,7 +70,11 @@ class Evaluator:
 
 
 class ChunkEvaluator(Evaluator):
-    """Precision, recall and F1 of chunks, see ``layers.chunk_eval`` for the arguments."""
+    """Precision, recall and F1 of chunks, see ``layers.chunk_eval`` for the arguments.
+
+    Attributes:
+        num_infer_chunks, num_label_chunks, num_correct_chunks: the variables of the sums.
+    """
 
     def __init__(
         self,
@@ -81,9 +85,12 @@ class ChunkEvaluator(Evaluator):
         excluded_chunk_types: Sequence[int] | None = None,
     ) -> None:
         super().__init__("chunk_eval")
+        self.num_infer_chunks = self._create_state("num_infer_chunks", "int64", [1])
+        self.num_label_chunks = self._create_state("num_label_chunks", "int64", [1])
+        self.num_correct_chunks = self._create_state("num_correct_chunks", "int64", [1])
         found = layers.chunk_eval(input, label, chunk_scheme, num_chunk_types, excluded_chunk_types)
-        for suffix, value in zip(("num_infer_chunks", "num_label_chunks", "num_correct_chunks"), found[3:]):
-            self._add(self._create_state(suffix, "int64", [1]), value)
+        for state, value in zip(self.states, found[3:]):
+            self._add(state, value)
         self.metrics = list(found[:3])
 
     def eval(self, executor: Executor, eval_program: Program | None = None) -> tuple[Any, Any, Any]:
@@ -95,16 +102,24 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """Mean edit distance, and share of sequences that have any; see ``layers.edit_distance`` for the arguments."""
+    """Mean edit distance, and share of sequences that have any; see ``layers.edit_distance`` for the arguments.
+
+    Attributes:
+        total_distance, seq_num, instance_error: the variables of the sums.
+        metrics: of each batch, the sum of its distances, and how many of its sequences have any.
+    """
 
     def __init__(self, input: Variable, label: Variable, ignored_tokens: Sequence[int] | None = None) -> None:
         super().__init__("edit_distance")
+        self.total_distance = self._create_state("total_distance", "float32", [1])
+        self.seq_num = self._create_state("seq_num", "int64", [1])
+        self.instance_error = self._create_state("instance_error", "int64", [1])
         distances, count = layers.edit_distance(input, label, ignored_tokens=ignored_tokens)
-        wrong = layers.reduce_sum(layers.cast(layers.cast(distances, "bool"), "float32"))
-        self._add(self._create_state("total_distance", "float64", [1]), layers.reduce_sum(distances))
-        self._add(self._create_state("seq_num", "int64", [1]), count)
-        self._add(self._create_state("instance_error", "int64", [1]), wrong)
-        self.metrics = [distances, wrong]
+        wrong = layers.reduce_sum(layers.cast(layers.cast(distances, "bool"), "int64"))
+        total = layers.reduce_sum(distances)
+        for state, value in zip(self.states, (total, count, wrong)):
+            self._add(state, value)
+        self.metrics = [total, wrong]
 
     def eval(self, executor: Executor, eval_program: Program | None = None) -> tuple[Any, Any]:
         """Mean distance and share of sequences with any, each an array of one."""

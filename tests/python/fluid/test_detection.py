@@ -380,6 +380,7 @@ def test_detection_map_over_batches(exe: fluid.Executor) -> None:
         fluid.metrics.DetectionMAP(found, label, box, class_num=2),
         fluid.evaluator.DetectionMAP(found, label, box, hard, class_num=2, evaluate_difficult=False),
     ]
+    assert measures[0].has_state.name == "map_eval_0_3_has_state"
     fetch = [variable for measure in measures for variable in measure.get_map_var()]
     exe.run(fluid.default_startup_program())
     square, other = [0.1, 0.1, 0.4, 0.4], [0.5, 0.5, 0.9, 0.9]

@@ -158,12 +158,17 @@ def lod(rows: list[int], lengths: list[int]) -> Any:
 def test_a_program_adds_up_edit_distances(exe: fluid.Executor) -> None:
     hyps, refs = (layers.data(name, [1], dtype="int64", lod_level=1) for name in ("hyps", "refs"))
     evaluator = fluid.evaluator.EditDistance(hyps, refs)
+    states = [evaluator.total_distance, evaluator.seq_num, evaluator.instance_error]
+    ends = ("0_total_distance", "1_seq_num", "2_instance_error")
+    assert [state.name for state in states] == [f"edit_distance_0_{end}" for end in ends]
     exe.run(fluid.default_startup_program())
     with pytest.raises(errors.FailedPrecondition, match="no data"):
         evaluator.eval(exe)
     for _ in range(2):  # an evaluation and, after reset, another
         evaluator.reset(exe)
-        exe.run(feed={"hyps": lod([1, 2, 3], [2, 1]), "refs": lod([1, 2, 4], [2, 1])}, fetch_list=evaluator.metrics)
+        feed = {"hyps": lod([1, 2, 3], [2, 1]), "refs": lod([1, 2, 4], [2, 1])}
+        total, count = exe.run(feed=feed, fetch_list=evaluator.metrics)
+        assert (total.tolist(), count.tolist(), count.dtype) == ([1.0], [1], np.int64)
         exe.run(feed={"hyps": lod([1, 1], [1, 1]), "refs": lod([2, 2, 2, 2], [2, 2])})
         distance, wrong = evaluator.eval(exe)
         assert distance.tolist() == pytest.approx([(0 + 1 + 1 + 1) / 4])  # shares of the lengths of the references
@@ -173,6 +178,9 @@ def test_a_program_adds_up_edit_distances(exe: fluid.Executor) -> None:
 def test_a_program_adds_up_chunks(exe: fluid.Executor) -> None:
     tags, labels = (layers.data(name, [1], dtype="int64", lod_level=1) for name in ("tags", "labels"))
     evaluator = fluid.evaluator.ChunkEvaluator(tags, labels, "IOB", 2)
+    states = [evaluator.num_infer_chunks, evaluator.num_label_chunks, evaluator.num_correct_chunks]
+    kinds = ("infer", "label", "correct")
+    assert [s.name for s in states] == [f"chunk_eval_0_{i}_num_{kind}_chunks" for i, kind in enumerate(kinds)]
     exe.run(fluid.default_startup_program())
     evaluator.reset(exe)
     for got in ([0, 1, 4, 2], [0, 4, 4, 2]):
