@@ -95,9 +95,23 @@ class ConstantInitializer(Initializer):
 
 
 class UniformInitializer(Initializer):
-    """Uniform in [low, high)."""
+    """Uniform in [low, high). ``diag_num``, ``diag_step`` and ``diag_val`` are Fluid's; its operator of version 1.6
+    sets a diagonal, this one does not, so that only ``diag_num=0`` is taken.
+    """
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        low: float = -1.0,
+        high: float = 1.0,
+        seed: int = 0,
+        diag_num: int = 0,
+        diag_step: int = 0,
+        diag_val: float = 1.0,
+    ) -> None:
+        if diag_num != 0:
+            raise errors.Unimplemented(
+                f"UniformInitializer: diag_num={diag_num}: no diagonal is set; use NumpyArrayInitializer"
+            )
         self.low, self.high, self.seed = low, high, seed
 
     def __call__(self, var: Variable, block: Block) -> Operator:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import tempfile
 import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid.compiler import AnyProgram, program_of
-from headrace.fluid.core import LoDTensor, Scope
+from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.executor import Executor, _fetch_var, check_executor, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable
 from headrace.fluid.reader import DataLoader, PyReader
@@ -79,6 +80,9 @@ __all__ = [
 
 #: The file of a program, unless it is named.
 _MODEL = "__model__"
+
+#: What the operator scale takes.
+_SCALED = (VarType.FP32, VarType.FP64, VarType.INT32, VarType.INT64)
 
 Predicate = Callable[[Variable], bool]
 
@@ -318,6 +322,7 @@ def save_inference_model(
     model_filename: str | None = None,
     params_filename: str | None = None,
     export_for_deployment: bool = True,
+    program_only: bool = False,
 ) -> list[str]:
     """Saves the part of a program that computes ``target_vars`` from ``feeded_var_names``: no readers, no backward
     pass.
@@ -328,9 +333,12 @@ def save_inference_model(
         params_filename: one file for the parameters; None: one for each.
         export_for_deployment: False: the whole program is saved, with its readers and its backward pass, as
             "__model__.main_program", and all persistable variables; feeds and targets make no difference.
+        program_only: write no parameters.
 
     Returns:
-        The names of the targets.
+        The names of the targets in the model: as in Fluid, copies of the variables under the names
+        "save_infer_model/scale_0" and so on, which only the saved program has; without ``export_for_deployment``, the
+        names of the variables.
 
     Raises:
         NotFound: the program declares no such variable.
@@ -349,7 +357,14 @@ def save_inference_model(
     names = [target.name for target in targets]
     program = program_of(main_program)
     if not export_for_deployment:
-        _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename)
+        _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename, program_only)
+        return names
+    program, names = _with_named_targets(program, targets)
+    if program_only:
+        with tempfile.TemporaryDirectory() as folder:
+            core.save_inference_model(program.desc, feeds, names, global_scope(), folder, _MODEL, _MODEL + ".params")
+            with open(os.path.join(folder, _MODEL), "rb") as file:
+                core.replace_files(os.fspath(dirname), {model_filename or _MODEL: file.read()})
         return names
     core.save_inference_model(
         program.desc,
@@ -363,15 +378,34 @@ def save_inference_model(
     return names
 
 
+def _with_named_targets(program: Program, targets: Sequence[Variable]) -> tuple[Program, list[str]]:
+    """A copy of a program that has Fluid's names for what it computes, and these names."""
+    program = program.clone()
+    block, names = program.global_block(), []
+    for index, target in enumerate(targets):
+        name = f"save_infer_model/scale_{index}"
+        scaled = target.type == VarType.LOD_TENSOR and target.dtype in _SCALED
+        if not scaled or not block.has_var(target.name) or block.has_var(name):  # a loaded model has the names already
+            names.append(target.name)
+            continue
+        out = block.create_var(name, target.shape, target.dtype, lod_level=target.lod_level)
+        block.append_op("scale", {"X": target.name}, {"Out": out}, {"scale": 1.0})
+        names.append(name)
+    return program, names
+
+
 def _list(name: str, value: Any) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         raise errors.TypeMismatch(f"{name} has to be a list, got {value!r}")
     return list(value)
 
 
-def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
-    """Writes a program, and what persists in it."""
+def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None, program_only: bool) -> None:
+    """Writes a program and, unless ``program_only``, what persists in it."""
     files: dict[str, Any] = {model: program.serialize_to_string()}
+    if program_only:
+        core.replace_files(os.fspath(dirname), files)
+        return
     parameters = _files_of(values_of(persistables(program), global_scope()), params_filename)
     if model in parameters:
         raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
@@ -390,8 +424,10 @@ def load_inference_model(
     executor: Executor,
     model_filename: str | None = None,
     params_filename: str | None = None,
+    pserver_endpoints: Sequence[str] | None = None,
 ) -> tuple[Program, list[str], list[Variable]]:
     """Loads a model saved by save_inference_model of Headrace or Fluid; the parameters go into the global scope.
+    ``pserver_endpoints`` are Fluid's, and have to be None.
 
     Returns:
         The program, the names of the variables to feed, the variables to fetch.
@@ -400,8 +436,11 @@ def load_inference_model(
         NotFound: a file is missing, or the program uses an unknown operator.
         DataLoss: a file is corrupt.
         IoError: a file cannot be read.
+        Unimplemented: there are ``pserver_endpoints``.
     """
     check_executor(executor)
+    if pserver_endpoints is not None:
+        raise errors.Unimplemented("load_inference_model: pserver_endpoints: programs run on one machine")
     model = os.path.join(dirname, model_filename or _MODEL)
     with core.FileSetLock(os.fspath(dirname)):
         try:

@@ -358,11 +358,12 @@ def test_an_inference_model_needs_no_readers(exe: fluid.Executor, tmp_path: Path
         while True:
             exe.run()
     saved = fluid.io.save_inference_model(str(tmp_path), [x.name], [prediction], exe, params_filename=filename)
-    assert saved == [prediction.name]
+    assert saved == ["save_infer_model/scale_0"]
+    assert not fluid.default_main_program().global_block().has_var(saved[0])
     weights, bias = value("fc_0.w_0"), value("fc_0.b_0")
     with fluid.scope_guard(fluid.Scope()):
         program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path), exe, params_filename=filename)
-        assert [op.type for op in program.global_block().ops] == ["feed", "mul", "elementwise_add", "fetch"]
+        assert [op.type for op in program.global_block().ops] == ["feed", "mul", "elementwise_add", "scale", "fetch"]
         batch = regression_batch(9)[0]
         (got,) = exe.run(program, feed={feeds[0]: batch}, fetch_list=fetches)
         np.testing.assert_allclose(got, batch @ weights + bias, rtol=1e-5, atol=1e-6)
@@ -569,3 +570,27 @@ def test_a_folder_without_counters_of_random_operators_is_loaded(exe: fluid.Exec
     (tmp_path / kept[0].name).unlink()
     with pytest.raises(errors.NotFound, match="no value is stored"):
         fluid.io.load_persistables(exe, str(tmp_path))
+
+
+def test_a_model_that_is_loaded_keeps_the_names_of_what_it_computes(exe: fluid.Executor, tmp_path: Path) -> None:
+    x = fluid.data("x", [None, 2])
+    targets = [x * 2.0, fluid.layers.argmax(x, 1), x > 1.0]
+    names = fluid.io.save_inference_model(str(tmp_path / "one"), ["x"], targets, exe)
+    assert names == ["save_infer_model/scale_0", "save_infer_model/scale_1", targets[2].name]
+    program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path / "one"), exe)
+    again = fluid.io.save_inference_model(str(tmp_path / "two"), feeds, [fetches[1], fetches[0]], exe, program)
+    assert again == names[1::-1]
+    program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path / "two"), exe)
+    found, doubled = exe.run(program, {"x": np.array([[1, 3]], np.float32)}, fetches)
+    assert (found.tolist(), doubled.tolist()) == ([1], [[2, 6]])
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_a_model_can_be_saved_without_parameters(exe: fluid.Executor, tmp_path: Path, deployed: bool) -> None:
+    out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe, export_for_deployment=deployed, program_only=True)
+    name = "__model__" if deployed else "__model__.main_program"
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [name]
+    with pytest.raises(errors.Unimplemented, match="pserver_endpoints"):
+        fluid.io.load_inference_model(str(tmp_path), exe, pserver_endpoints=["127.0.0.1:1"])

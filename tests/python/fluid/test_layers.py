@@ -282,6 +282,12 @@ def test_initial_values(init: fluid.initializer.Initializer, mean: float, std: f
     assert w.max() <= np.float32(high)
 
 
+def test_no_diagonal_is_set_in_initial_values() -> None:
+    fluid.initializer.Uniform(-1.0, 1.0, 3, diag_num=0, diag_step=0, diag_val=1.0)
+    with pytest.raises(errors.Unimplemented, match="diag_num=2: no diagonal is set"):
+        fluid.initializer.Uniform(diag_num=2, diag_step=3)
+
+
 def test_an_array_as_initial_value() -> None:
     array = RNG.standard_normal((2, 3)).astype(np.float32)
     init = fluid.initializer.NumpyArrayInitializer(array)
