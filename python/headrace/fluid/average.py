@@ -11,6 +11,10 @@ from headrace import errors
 __all__ = ["WeightedAverage"]
 
 
+class NoData(errors.FailedPrecondition, ValueError):
+    """There is nothing yet to be averaged, for which Fluid raises ValueError."""
+
+
 class WeightedAverage:
     """The weighted mean of numbers, or of arrays element by element. Not thread-safe."""
 
@@ -52,5 +56,5 @@ class WeightedAverage:
             FailedPrecondition: there is none: nothing was added, or only weights of 0.
         """
         if self._sum is None or self._weight == 0:
-            raise errors.FailedPrecondition("there is nothing to average: call add with a weight above 0 first")
+            raise NoData("there is nothing to average: call add with a weight above 0 first")
         return self._sum / self._weight

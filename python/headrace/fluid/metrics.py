@@ -11,6 +11,7 @@ import numpy.typing as npt
 from headrace import errors
 from headrace.fluid._detection_map import DetectionMAP
 from headrace.fluid._refused import refusal
+from headrace.fluid.average import NoData
 
 __all__ = [
     "Accuracy",
@@ -167,27 +168,32 @@ class Accuracy(MetricBase):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.value = self.weight = 0.0
+        self.value: Any = 0.0
+        self.weight = 0.0
 
     def update(self, value: Any, weight: Any) -> None:
         """Takes a batch into account.
 
         Args:
-            value: its accuracy, a number or an array of one.
+            value: its accuracy, a number, or an array of numbers, each of which is averaged by itself.
             weight: how many samples it has.
 
         Raises:
             InvalidArgument: one of both is no number, or ``weight`` is negative.
         """
-        value, weight = _number("value", value), _number("weight", weight)
+        weight = _number("weight", weight)
+        if np.asarray(value).dtype.kind not in "biuf":
+            raise errors.InvalidArgument(f"value has to be a number or an array of numbers, got {value!r}")
+        value = float(value) if np.ndim(value) == 0 else np.asarray(value, np.float64)
         if weight < 0:
             raise errors.InvalidArgument(f"weight has to be at least 0, got {weight:g}")
-        self.value += value * weight
+        self.value = self.value + value * weight
         self.weight += weight
 
-    def eval(self) -> float:
+    def eval(self) -> Any:
+        """The mean, a float, or an array if the values were arrays."""
         if self.weight == 0:
-            raise errors.FailedPrecondition(f"{self} has no data: call update with the accuracy of each batch first")
+            raise NoData(f"{self} has no data: call update with the accuracy of each batch first")
         return self.value / self.weight
 
 
@@ -249,7 +255,7 @@ class EditDistance(MetricBase):
     def eval(self) -> tuple[float, float]:
         """Mean distance, and share of sequences with any."""
         if self.seq_num == 0:
-            raise errors.FailedPrecondition(f"{self} has no data: call update with the distances of each batch first")
+            raise NoData(f"{self} has no data: call update with the distances of each batch first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
 
 

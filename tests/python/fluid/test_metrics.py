@@ -137,6 +137,24 @@ def test_bad_input(make: Any, message: str) -> None:
         make()
 
 
+def test_accuracies_may_be_arrays() -> None:
+    accuracy = metrics.Accuracy()
+    with pytest.raises(ValueError, match="Accuracy has no data"):
+        accuracy.eval()
+    accuracy.update(np.array([0.5]), 10)
+    accuracy.update(np.array([0.8]), 20)
+    np.testing.assert_allclose(accuracy.eval(), [0.7])
+    accuracy.reset()
+    accuracy.update(np.array([0.5, 1.0]), 1)
+    np.testing.assert_array_equal(accuracy.eval(), [0.5, 1.0])
+
+
+def test_averages_of_nothing_are_also_value_errors() -> None:
+    for nothing in (fluid.average.WeightedAverage(), metrics.EditDistance()):
+        with pytest.raises(ValueError, match="call"):
+            nothing.eval()
+
+
 def test_weighted_averages() -> None:
     average = fluid.average.WeightedAverage()
     with pytest.raises(errors.FailedPrecondition, match="nothing to average"):
