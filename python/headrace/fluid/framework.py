@@ -556,7 +556,7 @@ class Program:
         return self.desc.serialize_to_string()
 
     @staticmethod
-    def parse_from_string(binary: bytes) -> Program:
+    def parse_from_string(binary_str: bytes) -> Program:
         """The program that ``serialize_to_string`` (of the program or of its ``desc``) wrote.
 
         Raises:
@@ -564,7 +564,7 @@ class Program:
             NotFound: the program uses an operator or a variable that does not exist.
         """
         program = Program.__new__(Program)
-        program._start(core.ProgramDesc.parse_from_string(binary))
+        program._start(core.ProgramDesc.parse_from_string(binary_str))
         return program
 
     def __repr__(self) -> str:

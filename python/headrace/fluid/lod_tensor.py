@@ -19,12 +19,12 @@ def create_lod_tensor(
     """A LoDTensor of packed sequences.
 
     Args:
-        data: the packed rows; or a list with one list of integers for each sequence, which become rows of one int64; or
-            a LoDTensor, whose elements are copied.
+        data: the packed rows; or a list with one list of numbers for each sequence, which become rows of one, integers
+            as int64 and others as float64; or a LoDTensor, whose elements are copied.
         recursive_seq_lens: lengths of the sequences, the outermost level first.
 
     Raises:
-        InvalidArgument: the lengths do not fit the data, or a list has something else than integers.
+        InvalidArgument: the lengths do not fit the data, or a list has something else than numbers.
     """
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
@@ -35,25 +35,26 @@ def create_lod_tensor(
                 f"the sequences have the lengths {lengths}, but the last level of recursive_seq_lens is "
                 f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'missing'}"
             )
-        data = np.concatenate([_integers(sequence, index) for index, sequence in enumerate(data)]).reshape(-1, 1)
+        filled = [_rows(sequence, index) for index, sequence in enumerate(data) if len(sequence)]
+        data = np.concatenate(filled) if filled else np.zeros((0, 1), np.int64)
     tensor = LoDTensor()
     tensor.set(data, place)
     tensor.set_recursive_sequence_lengths([list(level) for level in recursive_seq_lens])
     return tensor
 
 
-def _integers(sequence: Any, index: int) -> np.ndarray:
+def _rows(sequence: Any, index: int) -> np.ndarray:
+    """The items of a sequence, each in a row of its own: whole numbers as int64."""
     try:
-        with np.errstate(invalid="ignore"):
-            integers = np.asarray(sequence, dtype=np.int64)
-        if np.array_equal(integers, np.asarray(sequence)):
-            return integers
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise errors.InvalidArgument(
-        f"sequence {index} of data is {sequence!r}, expected a list of integers: give numbers of other dtypes as an "
-        "array of the packed rows"
-    )
+        rows = np.asarray(sequence)
+    except ValueError:
+        rows = np.asarray(None)
+    if rows.ndim == 0 or rows.dtype.kind not in "biuf":
+        raise errors.InvalidArgument(
+            f"sequence {index} of data is {sequence!r}, expected a list of numbers: give others as an array of the "
+            "packed rows"
+        )
+    return rows[..., np.newaxis]
 
 
 def create_random_int_lodtensor(

@@ -70,16 +70,15 @@ def stop_profiler(sorted_key: str | None = None, profile_path: Path = "/tmp/prof
     that a call has put out. Readers have a table of their own: several may wait for each other at the same time.
 
     Args:
-        sorted_key: "calls", "total", "max", "min", "ave" or "memory": descending; None: in the order in which the
-            operators first ended.
+        sorted_key: "calls", "total", "max", "min", "ave" or "memory": descending; None or "default": in the order
+            in which the operators first ended.
         profile_path: of the timeline, a file that is replaced.
 
     Raises:
         InvalidArgument: there is no such key; then the profiler stays on.
         OSError: the file cannot be written; the table has been printed.
     """
-    if sorted_key is not None:
-        _check_one_of(sorted_key, tuple(_KEYS), "sorted_key")
+    _check_one_of(sorted_key, (None, "default", *_KEYS), "sorted_key")
     if not _core.profiler_is_on():
         return
     spans = _core.stop_profiler()
@@ -105,8 +104,7 @@ def profiler(
     state: str, sorted_key: str | None = None, profile_path: Path = "/tmp/profile", tracer_option: str = "Default"
 ) -> Iterator[None]:
     """Profiles within its context. Arguments and errors as of start_profiler and stop_profiler."""
-    if sorted_key is not None:
-        _check_one_of(sorted_key, tuple(_KEYS), "sorted_key")
+    _check_one_of(sorted_key, (None, "default", *_KEYS), "sorted_key")
     start_profiler(state, tracer_option)
     try:
         yield
@@ -119,9 +117,10 @@ def cuda_profiler(output_file: Path, output_mode: str | None = None, config: Seq
     raise errors.Unimplemented("cuda_profiler: programs run on the CPU only: use profiler.profiler('CPU')")
 
 
-def _check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
+def _check_one_of(value: Any, known: tuple[str | None, ...], what: str) -> None:
     if value not in known:
-        raise errors.InvalidArgument(f"profiler: {what} has to be one of {', '.join(known)}, got {value!r}")
+        names = ", ".join(str(name) for name in known)
+        raise errors.InvalidArgument(f"profiler: {what} has to be one of {names}, got {value!r}")
 
 
 @dataclass
@@ -168,7 +167,7 @@ def _rows(spans: Iterable[Span]) -> list[Row]:
 
 def _report(spans: Iterable[Span], sorted_key: str | None) -> str:
     rows = _rows(spans)
-    if sorted_key is not None:
+    if sorted_key in _KEYS:
         rows.sort(key=lambda row: getattr(row, _KEYS[sorted_key]), reverse=True)
     tables = [_table(kind, [row for row in rows if row.kind == kind]) for kind in ("operator", "reader")]
     return "\n\n".join(table for table in tables if table) or "profiler: nothing has run"

@@ -167,8 +167,10 @@ def test_create_lod_tensor_from_lists_arrays_and_tensors() -> None:
     assert fluid.create_lod_tensor(from_array, [[2, 2]]).recursive_sequence_lengths() == [[2, 2]]
     with pytest.raises(ValueError, match="lengths"):
         fluid.create_lod_tensor([[1, 2], [3]], [[1, 2]])
-    for wrong in ([1.7, 2.2], ["3", "4"], ["a", "b"], [float("nan"), 0], [2**64, 0], [None, 0]):
-        with pytest.raises(errors.InvalidArgument, match=r"sequence 1 of data is \[.*expected a list of integers"):
+    from_floats = fluid.create_lod_tensor([[1.5, 2.0], [0.25]], [[2, 1]])
+    np.testing.assert_array_equal(np.asarray(from_floats), [[1.5], [2.0], [0.25]])
+    for wrong in (["3", "4"], ["a", "b"], [2**64, 0], [None, 0], [[1], [2, 3]]):
+        with pytest.raises(errors.InvalidArgument, match=r"sequence 1 of data is \[.*expected a list of numbers"):
             fluid.create_lod_tensor([[3], wrong], [[1, 2]])
     drawn = fluid.create_random_int_lodtensor([[2, 3]], [4], fluid.CPUPlace(), 1, 3)
     assert drawn.shape() == [5, 4]

@@ -101,8 +101,8 @@ def test_regularization_is_added_to_gradients(exe: fluid.Executor) -> None:
 def test_two_functions_in_one_call(exe: fluid.Executor) -> None:
     fused = fluid.contrib.layers.fused_elemwise_activation
     x, y = fluid.data("x", [2, 3]), fluid.data("y", [3])
-    lists = [["elementwise_add", "relu"], ["tanh", "elementwise_mul"], ["scale", "elementwise_add"]]
-    lists.append(["elementwise_mul", "sigmoid"])
+    lists: list[list[str] | str] = [["elementwise_add", "relu"], ["tanh", "elementwise_mul"]]
+    lists += [["scale", "elementwise_add"], "elementwise_mul,sigmoid"]
     outs = [fused(x, y, names, scale=0.5) for names in lists]
     a, b = np.array([[1, -2, 3], [-4, 5, -6]], np.float32), np.array([-1, 2, -3], np.float32)
     got = exe.run(feed={"x": a, "y": b}, fetch_list=outs)

@@ -109,7 +109,7 @@ def test_reset_forgets_and_a_second_start_or_stop_does_nothing(
     with pytest.raises(errors.InvalidArgument, match="sorted_key"):
         profiler.stop_profiler("size")
     exe.run(feed={"x": X}, fetch_list=[layers.relu(loss)])
-    profiler.stop_profiler("total", tmp_path / "one")
+    profiler.stop_profiler("default", tmp_path / "one")
     assert tables(capsys.readouterr().out)["relu"]["calls"] == 3
     profiler.start_profiler("CPU")
     profiler.stop_profiler("total", tmp_path / "empty")

@@ -17,7 +17,7 @@ _OF_ONE = ("relu", "scale", "sigmoid", "tanh")
 def fused_elemwise_activation(
     x: Variable,
     y: Variable,
-    functor_list: Sequence[str],
+    functor_list: Sequence[str] | str,
     axis: int = -1,
     scale: float = 0.0,
     save_intermediate_out: bool = True,
@@ -26,12 +26,13 @@ def fused_elemwise_activation(
     ``["relu", "elementwise_add"]`` is relu(x + y). The executor fuses nothing, so that it costs as much as two layers.
 
     Args:
-        functor_list: one of elementwise_add and elementwise_mul, and one of relu, scale, sigmoid and tanh.
+        functor_list: one of elementwise_add and elementwise_mul, and one of relu, scale, sigmoid and tanh; or both in
+            one string, with a comma in between.
         axis: where the dimensions of y begin among those of x.
         scale: the factor of "scale".
         save_intermediate_out: makes no difference.
     """
-    names = list(functor_list)
+    names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
     two = [name for name in names if name in _OF_TWO]
     one = [name for name in names if name in _OF_ONE]
     if len(names) != 2 or len(two) != 1 or len(one) != 1:
