@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import numpy as np
 
@@ -223,6 +223,15 @@ class Executor:
     def cpu_num(self) -> int:
         """Threads among which operators share their work."""
         return self._executor.cpu_num
+
+    def train_from_dataset(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises Unimplemented, as infer_from_dataset does: Fluid's datasets are not here."""
+        raise errors.Unimplemented(
+            "Executor.train_from_dataset and infer_from_dataset: feed programs with layers.py_reader or io.DataLoader, "
+            "with a headrace.DataLoader as source"
+        )
+
+    infer_from_dataset = train_from_dataset
 
     def close(self) -> None:
         """Releases all prepared programs. The Executor cannot run programs afterwards."""

@@ -32,6 +32,8 @@ from headrace.fluid.framework import Parameter, Program, Variable
 from headrace.fluid.reader import DataLoader, PyReader
 from headrace.reader import (
     ComposeNotAligned,
+    Fake,
+    PipeReader,
     batch,
     buffered,
     cache,
@@ -47,6 +49,8 @@ from headrace.reader import (
 __all__ = [
     "ComposeNotAligned",
     "DataLoader",
+    "Fake",
+    "PipeReader",
     "PyReader",
     "batch",
     "buffered",

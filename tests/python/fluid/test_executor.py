@@ -457,3 +457,9 @@ def test_programs_may_be_dropped_while_their_scope_ends() -> None:
     assert len(others) == 3
     del scope
     assert others == []
+
+
+def test_fluids_datasets_are_refused_by_name(exe: fluid.Executor) -> None:
+    for run in (exe.train_from_dataset, exe.infer_from_dataset):
+        with pytest.raises(errors.Unimplemented, match="feed programs with layers"):
+            run(fluid.default_main_program(), None)

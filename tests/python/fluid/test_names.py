@@ -98,6 +98,8 @@ FLUID = {
     "io.PyReader.decorate_sample_generator": "self sample_generator batch_size drop_last places",
     "io.PyReader.decorate_sample_list_generator": "self reader places",
     "io.ComposeNotAligned": None,
+    "io.Fake": None,
+    "io.PipeReader": None,
     "io.buffered": "reader size",
     "io.cache": "reader",
     "io.chain": "readers",
