@@ -11,6 +11,7 @@ from headrace.fluid.contrib.layers import (
     basic_gru,
     basic_lstm,
     fused_elemwise_activation,
+    multiclass_nms2,
 )
 from headrace.fluid.contrib.memory_usage_calc import memory_usage
 
@@ -30,6 +31,7 @@ __all__ = [
     "memory_usage",
     "memory_usage_calc",
     "mixed_precision",
+    "multiclass_nms2",
     "trainer",
 ]
 
