@@ -247,6 +247,10 @@ def test_numbers_of_classes_may_be_declared_as_other_integers(exe: fluid.Executo
         (lambda x, n: layers.crop_tensor(x, shape=[1, n, 2], offsets=[0, 0, 1]), [2], (1, 2, 2)),
         (lambda x, n: layers.affine_grid(x[:, :2, :3], n), [2, 1, 5, 6], (2, 5, 6, 2)),
         (lambda x, n: layers.fill_constant(n, "float32", 1.0), [2, 3], (2, 3)),
+        (lambda x, n: layers.gather(x, n), [1, 0, 1], (3, 3, 4)),
+        (lambda x, n: layers.one_hot(n, 5), [1], (5,)),
+        (lambda x, n: layers.topk(x, n)[0], [2], (2, 3, 2)),
+        (lambda x, n: layers.sequence_pool(layers.sequence_unpad(x, n), "sum"), [3, 1], (2, 4)),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

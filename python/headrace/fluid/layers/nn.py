@@ -13,7 +13,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
 from headrace.fluid.framework import OpRole, Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -479,12 +479,14 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
     return out
 
 
-def argsort(input: Variable, axis: int = -1, name: str | None = None) -> tuple[Variable, Variable]:
-    """The elements in ascending order along ``axis``, and where they were (int64)."""
+def argsort(
+    input: Variable, axis: int = -1, name: str | None = None, descending: bool = False
+) -> tuple[Variable, Variable]:
+    """The elements in order along ``axis``, and where they were (int64). ``descending``: the greatest first."""
     helper = LayerHelper("argsort", name)
     out = helper.create_variable(check_variable(input, "input", "argsort").dtype)
     indices = helper.create_variable("int64", stop_gradient=True)
-    helper.append_op({"X": input}, {"Out": out, "Indices": indices}, {"axis": axis})
+    helper.append_op({"X": input}, {"Out": out, "Indices": indices}, {"axis": axis, "descending": descending})
     return out, indices
 
 
@@ -663,7 +665,7 @@ def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[V
     helper = LayerHelper("top_k", name)
     values = helper.create_variable(check_variable(input, "input", "topk").dtype)
     indices = helper.create_variable("int64", stop_gradient=True)
-    inputs, attrs = ({"X": input, "K": k}, {}) if isinstance(k, Variable) else ({"X": input}, {"k": k})
+    inputs, attrs = ({"X": input, "K": as_integers(k)}, {}) if isinstance(k, Variable) else ({"X": input}, {"k": k})
     helper.append_op(inputs, {"Out": values, "Indices": indices}, attrs)
     return values, indices
 

@@ -12,6 +12,7 @@ from headrace.fluid.layer_helper import (
     Ints,
     LayerHelper,
     append_layer,
+    as_integers,
     check_shape,
     check_variable,
     declare_known,
@@ -178,7 +179,7 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
     Args:
         overwrite: Fluid's; the gradient of a row that is taken more than once is the sum in any case.
     """
-    return append_layer("gather", {"X": input, "Index": index})
+    return append_layer("gather", {"X": input, "Index": as_integers(check_variable(index, "index", "gather"))})
 
 
 def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
@@ -232,7 +233,7 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
 def _one_hot(op_type: str, input: Variable, depth: int | Variable, allow_out_of_range: bool) -> Variable:
     helper = LayerHelper(op_type)
     out = helper.create_variable("float32", stop_gradient=True)
-    inputs = {"X": check_variable(input, "input", "one_hot")}
+    inputs = {"X": as_integers(check_variable(input, "input", "one_hot"))}
     attrs: dict[str, Any] = {"allow_out_of_range": allow_out_of_range}
     if isinstance(depth, Variable):
         inputs["depth_tensor"] = depth

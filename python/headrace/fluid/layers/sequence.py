@@ -121,6 +121,7 @@ def sequence_pad(
 
 def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
     """The rows of padded sequences, [number of sequences, longest, ...], without the padding; with a LoD."""
+    length = as_integers(check_variable(length, "length", "sequence_unpad"))
     return append_layer("sequence_unpad", {"X": x, "Length": length}, name=name)
 
 
