@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Union
 import numpy as np
 
 from headrace import errors
-from headrace.data import Ragged
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.framework import Program, default_main_program
 from headrace.fluid.lod_tensor import create_lod_tensor
@@ -239,7 +238,7 @@ def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
 
 
 def _joined(name: str, values: Sequence[Any]) -> Any:
-    tensors = [value.to_lod_tensor() if isinstance(value, Ragged) else value for value in values]
+    tensors = [value.to_lod_tensor() if hasattr(value, "to_lod_tensor") else value for value in values]  # Ragged
     try:
         rows = np.concatenate([np.asarray(tensor) for tensor in tensors])
     except ValueError as error:
