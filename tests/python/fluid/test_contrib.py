@@ -77,6 +77,19 @@ def test_one_layer_of_one_direction_has_the_names_that_are_given() -> None:
     assert {p.name for p in fluid.default_main_program().all_parameters()} == {"w", "b"}
 
 
+def test_a_gru_takes_more_steps_than_layers_data_declares(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [3, WIDTH])
+    length = fluid.data("n", [None], "int32")
+    out, last = basic_gru(x, None, HIDDEN, sequence_length=length)
+    exe.run(fluid.default_startup_program())
+    value = np.ones((2, 5, WIDTH), np.float32)
+    got, state = exe.run(feed={"x": value, "n": np.array([2, 5], np.int32)}, fetch_list=[out, last])
+    assert got.shape == (2, 5, HIDDEN)
+    np.testing.assert_array_equal(got[0, 1:], np.tile(got[0, 1], (4, 1)))
+    np.testing.assert_array_equal(got[:, -1], state[0])
+    assert (got[1, 1:] != got[1, :-1]).all()
+
+
 def test_a_gru_is_trained_and_drops_out(exe: fluid.Executor) -> None:
     x = fluid.data("x", [None, STEPS, WIDTH])
     out, last = basic_gru(x, None, HIDDEN, 2, dropout_prob=0.5, bidirectional=True)

@@ -303,8 +303,7 @@ def rnn(
     mask = None
     if sequence_length is not None:
         sequence_length = check_variable(sequence_length, "sequence_length", "rnn")
-        first = flatten(steps)[0]
-        longest = first.shape[0] if first.shape[0] > 0 and has_declared_shape(first) else shape(first)[0]
+        longest = number_of_steps(flatten(steps)[0])
         mask = transpose(sequence_mask(sequence_length, longest, flatten(initial_states)[0].dtype), [1, 0])
     if is_reverse:
         steps = map_structure(lambda x: reverse(x, [0]), steps)
@@ -329,6 +328,11 @@ def rnn(
     if not time_major:
         whole = map_structure(swap_first, whole)
     return whole, pack(after, [item[-1] for item in collected[count:]])
+
+
+def number_of_steps(x: Variable, axis: int = 0) -> int | Variable:
+    """How many steps there are along ``axis``: a number if the program knows it, whatever is fed."""
+    return x.shape[axis] if x.shape[axis] > 0 and has_declared_shape(x) else shape(x)[axis]
 
 
 def select_rows(mask: Variable, ones: Variable, zeros: Variable) -> Variable:

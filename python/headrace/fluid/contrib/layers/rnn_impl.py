@@ -8,8 +8,16 @@ from typing import Any
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_variable
-from headrace.fluid.layers import concat, dropout, reshape, sequence_mask, shape, stack, transpose
-from headrace.fluid.layers.rnn_cells import BasicGRUUnit, BasicLSTMUnit, RNNCell, rnn, select_rows, suffixed
+from headrace.fluid.layers import concat, dropout, reshape, sequence_mask, stack, transpose
+from headrace.fluid.layers.rnn_cells import (
+    BasicGRUUnit,
+    BasicLSTMUnit,
+    RNNCell,
+    number_of_steps,
+    rnn,
+    select_rows,
+    suffixed,
+)
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
@@ -68,10 +76,7 @@ def _network(
     mask = None
     if sequence_length is not None:
         sequence_length = check_variable(sequence_length, "sequence_length", name)
-        steps = input.shape[1 if batch_first else 0]
-        mask = sequence_mask(
-            sequence_length, steps if steps > 0 else shape(input)[1 if batch_first else 0], input.dtype
-        )
+        mask = sequence_mask(sequence_length, number_of_steps(input, 1 if batch_first else 0), input.dtype)
         mask = mask if batch_first else transpose(mask, [1, 0])
     outputs = []
     finals: dict[tuple[int, int], list[Variable]] = {}
