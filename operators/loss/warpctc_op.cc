@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
-#include <string>
 #include <vector>
 
 #include "framework/memory_pool.h"
@@ -135,53 +133,11 @@ class CtcBatch {
   const LoDOffsets* lod_ = nullptr;
 };
 
-// Where the labels of each sequence lie: by the LoD, or, with LabelLength, in a row each, or all in one column.
-class CtcLabels {
- public:
-  explicit CtcLabels(const ExecutionContext& ctx) {
-    const LoDTensor& label = ctx.Input("Label");
-    if (!ctx.HasInput("LabelLength")) {
-      offsets_ = SequencesOf(ctx, "Label");
-      return;
-    }
-    const DDim& dims = label.dims();
-    const PoolVector<int64_t> lengths = IntegerInput(ctx, "LabelLength");
-    // Rows of one label each are the same if there are no others.
-    if (dims[1] == 1 && std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == dims[0]) {
-      (void)LengthsOf(ctx, "LabelLength", dims[0]);
-      offsets_.push_back(0);
-      for (const int64_t length : lengths) {
-        offsets_.push_back(offsets_.back() + static_cast<size_t>(length));
-      }
-      return;
-    }
-    HR_ENFORCE(dims[0] == static_cast<int64_t>(lengths.size()), InvalidArgument, "input Label: expected dims [",
-               lengths.size(), ", labels], or as many rows as LabelLength has labels, got ", ToString(dims));
-    rows_ = LengthsOf(ctx, "LabelLength", dims[1]);
-    width_ = dims[1];
-  }
-
-  int64_t count() const { return static_cast<int64_t>(offsets_.empty() ? rows_.size() : offsets_.size() - 1); }
-  int64_t Begin(int64_t s) const {
-    return offsets_.empty() ? s * width_ : static_cast<int64_t>(offsets_[static_cast<size_t>(s)]);
-  }
-  int64_t Length(int64_t s) const { return offsets_.empty() ? rows_[static_cast<size_t>(s)] : Begin(s + 1) - Begin(s); }
-  // For messages: label `i` of all, which is one of sequence `s`.
-  std::string Place(int64_t s, int64_t i) const {
-    return offsets_.empty() ? StrCat("sequence ", s, ", label ", i - Begin(s)) : StrCat("row ", i);
-  }
-
- private:
-  LoDOffsets offsets_;
-  PoolVector<int64_t> rows_;
-  int64_t width_ = 0;
-};
-
 template <typename T>
 void WarpCtcKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
   const CtcBatch batch(ctx);
-  const CtcLabels labels(ctx);
+  const SequenceRanges labels(ctx, "Label", "LabelLength", SequenceRanges::Also::kOneColumn);
   HR_ENFORCE(labels.count() == batch.count(), InvalidArgument, "input Label: expected ", batch.count(),
              " sequences, as Logits has, got ", labels.count());
   const int64_t classes = logits.dims().back();
@@ -189,10 +145,10 @@ void WarpCtcKernel(const ExecutionContext& ctx) {
   Tensor label_memory;
   const int64_t* label = Labels(ctx.Input("Label"), &label_memory);
   for (int64_t s = 0; s < batch.count(); ++s) {
-    for (int64_t i = labels.Begin(s); i < labels.Begin(s) + labels.Length(s); ++i) {
-      HR_ENFORCE(0 <= label[i] && label[i] < classes && label[i] != blank, OutOfRange,
-                 "input Label: ", labels.Place(s, i), " is ", label[i], ", expected a class in [0, ", classes,
-                 ") that is not the blank, ", blank);
+    for (int64_t i = labels.Begin(s); i < labels.End(s); ++i) {
+      HR_ENFORCE(0 <= label[i] && label[i] < classes && label[i] != blank, OutOfRange, "input Label: ",
+                 labels.padded() ? StrCat("sequence ", s, ", label ", i - labels.Begin(s)) : StrCat("row ", i), " is ",
+                 label[i], ", expected a class in [0, ", classes, ") that is not the blank, ", blank);
     }
   }
   T* grad = ctx.Output("WarpCTCGrad")->mutable_data<T>();

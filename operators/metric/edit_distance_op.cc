@@ -30,8 +30,8 @@ int64_t Distance(const int64_t* a, int64_t m, const int64_t* b, int64_t n, int64
 }
 
 void EditDistanceKernel(const ExecutionContext& ctx) {
-  const SequenceRanges hyps(ctx, "Hyps", "HypsLength", true);
-  const SequenceRanges refs(ctx, "Refs", "RefsLength", true);
+  const SequenceRanges hyps(ctx, "Hyps", "HypsLength", SequenceRanges::Also::kNone);
+  const SequenceRanges refs(ctx, "Refs", "RefsLength", SequenceRanges::Also::kNone);
   HR_ENFORCE(hyps.count() == refs.count(), InvalidArgument, "input Refs: expected ", hyps.count(),
              " sequences, as Hyps has, got ", refs.count());
   const bool normalized = ctx.Attr<bool>("normalized");

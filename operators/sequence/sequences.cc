@@ -1,5 +1,7 @@
 #include "operators/sequence/sequences.h"
 
+#include <numeric>
+
 #include "framework/errors.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
@@ -46,16 +48,33 @@ PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int6
   return lengths;
 }
 
-SequenceRanges::SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, bool may_be_none) {
-  if (ctx.HasInput(lengths)) {
-    const DDim& dims = ctx.Input(slot).dims();
-    count_ = dims[0];
-    width_ = dims[1];
-    lengths_ = LengthsOf(ctx, lengths, width_);
-  } else {
-    offsets_ = may_be_none ? &SequencesOrNoneOf(ctx, slot) : &SequencesOf(ctx, slot);
+SequenceRanges::SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, Also also) {
+  if (!ctx.HasInput(lengths)) {
+    offsets_ = also == Also::kNone ? &SequencesOrNoneOf(ctx, slot) : &SequencesOf(ctx, slot);
     count_ = SequenceCount(*offsets_);
+    return;
   }
+  const DDim& dims = ctx.Input(slot).dims();
+  count_ = dims[0];
+  width_ = dims[1];
+  if (also == Also::kOneColumn) {
+    lengths_ = IntegerInput(ctx, lengths);
+    const auto count = static_cast<int64_t>(lengths_.size());
+    // Where each sequence is one row of one element, both are the same.
+    if (width_ == 1 && std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0}) == dims[0]) {
+      lengths_ = LengthsOf(ctx, lengths, dims[0]);
+      column_.push_back(0);
+      for (const int64_t length : lengths_) {
+        column_.push_back(column_.back() + static_cast<size_t>(length));
+      }
+      offsets_ = &column_;
+      count_ = count;
+      return;
+    }
+    HR_ENFORCE(count_ == count, InvalidArgument, "input ", slot, ": expected ", count, " rows, or [n, 1] for the n of ",
+               lengths, ", got dims ", ToString(dims));
+  }
+  lengths_ = LengthsOf(ctx, lengths, width_);
 }
 
 std::string SequenceRanges::Place(int64_t s, int64_t i) const {

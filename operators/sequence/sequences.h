@@ -46,8 +46,18 @@ PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int6
 // input `lengths`, padded: sequence s begins with row s * dims[1].
 class SequenceRanges {
  public:
-  // Throws as SequencesOf or LengthsOf does; as SequencesOrNoneOf with `may_be_none`.
-  SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, bool may_be_none = false);
+  // What the input may be besides.
+  enum class Also {
+    kNothing,
+    kNone,       // no sequences, see SequencesOrNoneOf
+    kOneColumn,  // with `lengths`: [sum of the lengths, 1], one sequence behind the other
+  };
+
+  // Throws as SequencesOf, SequencesOrNoneOf or LengthsOf does; InvalidArgument if `lengths` are neither of the rows
+  // nor of one column.
+  SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, Also also = Also::kNothing);
+  SequenceRanges(const SequenceRanges&) = delete;
+  SequenceRanges& operator=(const SequenceRanges&) = delete;
 
   bool padded() const { return offsets_ == nullptr; }
   int64_t count() const { return count_; }
@@ -63,6 +73,7 @@ class SequenceRanges {
   int64_t count_ = 0;
   int64_t width_ = 0;
   PoolVector<int64_t> lengths_;
+  LoDOffsets column_;
   const LoDOffsets* offsets_ = nullptr;
 };
 
