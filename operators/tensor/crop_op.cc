@@ -15,8 +15,8 @@ constexpr IntsSlots kCropOffsets = {"offsets", "Offsets", ""};
 constexpr IntsSlots kCropTensorOffsets = {"offsets", "Offsets", "OffsetsTensor"};
 constexpr IntsSlots kCropTensorShape = {"shape", "Shape", "ShapeTensor"};
 
-// Where a part of dims `out` of X begins: at `offsets`; by default at 0.
-DDim BeginOfPart(const DDim& x, const DDim& out, const IntsArg& offsets, bool given) {
+// Where a part of X begins: at `offsets`; by default at 0.
+DDim BeginOfPart(const DDim& x, const IntsArg& offsets, bool given) {
   DDim begin(x.size(), 0);
   if (offsets.size() != 0 || given) {
     EnforceSize(offsets, x.size(), x);
@@ -24,13 +24,16 @@ DDim BeginOfPart(const DDim& x, const DDim& out, const IntsArg& offsets, bool gi
       begin[d] = offsets[d];
     }
   }
+  return begin;
+}
+
+void EnforcePart(const DDim& x, const DDim& out, const DDim& begin, const IntsArg& offsets) {
   for (size_t d = 0; d < x.size(); ++d) {
     const int64_t least = begin[d] == kUnknown ? 0 : begin[d];
     HR_ENFORCE(least >= 0 && (x[d] < 0 || least <= x[d] - std::max<int64_t>(out[d], 0)), InvalidArgument,
                offsets.Name(), " and the shape: expected a part of X of dims ", ToString(x), ", got ", ToString(out),
                " from ", offsets.Values(), " on");
   }
-  return begin;
 }
 
 struct Crop {
@@ -50,7 +53,9 @@ struct Crop {
                  ToString(Attribute(shape)));
       out[0] = out[0] < 0 ? x[0] : out[0];
     }
-    begin = BeginOfPart(x, out, args.Ints(kCropOffsets, x.size()), args.FromInputs(kCropOffsets));
+    const IntsArg offsets = args.Ints(kCropOffsets, x.size());
+    begin = BeginOfPart(x, offsets, args.FromInputs(kCropOffsets));
+    EnforcePart(x, out, begin, offsets);
   }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
   DDim out;
@@ -65,20 +70,14 @@ struct CropTensor {
     const IntsArg shape = args.Ints(kCropTensorShape, x.size(), args.HasInput(kCropTensorShape.list));
     EnforceSize(shape, x.size(), x);
     const IntsArg offsets = args.Ints(kCropTensorOffsets, x.size());
-    const bool shifted = offsets.size() != 0 || args.FromInputs(kCropTensorOffsets);
-    if (shifted) {
-      EnforceSize(offsets, x.size(), x);
-    }
+    begin = BeginOfPart(x, offsets, args.FromInputs(kCropTensorOffsets));
     for (size_t d = 0; d < x.size(); ++d) {
       HR_ENFORCE(shape[d] >= -1 || shape[d] == kUnknown, InvalidArgument, shape.Name(),
                  ": expected numbers of 0 or more, or -1 for all from the offset on, got ", shape.Values());
-      const int64_t offset = shifted ? offsets[d] : 0;
-      const bool rest = shape[d] == -1 && x[d] >= 0 && offset != kUnknown;
-      out.push_back(rest ? x[d] - offset : shape[d] == kUnknown ? -1 : shape[d]);
-      HR_ENFORCE(!rest || out[d] >= 0, InvalidArgument, offsets.Name(), ": expected a part of X of dims ", ToString(x),
-                 ", got ", offsets.Values());
+      const bool rest = shape[d] == -1 && x[d] >= 0 && begin[d] != kUnknown;
+      out.push_back(rest ? x[d] - begin[d] : shape[d] == kUnknown ? -1 : shape[d]);
     }
-    begin = BeginOfPart(x, out, offsets, shifted);
+    EnforcePart(x, out, begin, offsets);
   }
   // Before the run, also rows that an offset from an input may leave.
   static bool KeepsRows(const OpArgs& args, size_t rank) {
