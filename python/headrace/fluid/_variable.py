@@ -112,6 +112,11 @@ class Variable:
         self.desc.persistable = value
         self._store("unsaved", {})
 
+    @property
+    def _is_fed_as_declared(self) -> bool:
+        """Whether it is one of ``fluid.data``: a feed of another shape or dtype is refused."""
+        return "need_check_feed" in self.desc.attrs
+
     def _keep_unsaved(self) -> None:
         """Has the value survive a run, although it does not count as persistable: no file of parameters has it."""
         self.desc.persistable = True

@@ -13,7 +13,7 @@ from headrace.fluid.framework import Block, OpRole, Parameter, Program, Variable
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
 
-FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
+_FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
 
 
 def append_backward(
@@ -87,7 +87,7 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
     for name in names:
         if root.has_var(name):
             variable = root.var(name)
-            if name in no_grad or variable.stop_gradient or variable.dtype not in FLOATS:
+            if name in no_grad or variable.stop_gradient or variable.dtype not in _FLOATS:
                 continue
         left.append(name)
     if not left:
@@ -128,9 +128,7 @@ def _differentiable(program: Program, given: bool) -> list[str]:
     return [
         variable.name
         for variable in program.global_block().vars.values()
-        if variable.type == VarType.LOD_TENSOR
-        and variable.dtype in FLOATS
-        and not variable.stop_gradient
+        if carries_gradient(variable)
         and not isinstance(variable, Parameter)
         and variable.name in reads
         and writes.get(variable.name, 0) <= (0 if given else 1)
@@ -175,7 +173,7 @@ def gradients(
                     f"'{of[0].name}'"
                 )
     no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
-    wanted = [x.name for x in by if _carries_gradient(x) and x.name not in no_grad]
+    wanted = [x.name for x in by if carries_gradient(x) and x.name not in no_grad]
     if not wanted:
         return [None] * len(by)
     program = root.program
@@ -231,8 +229,9 @@ def _weights(targets: list[Variable], given: Any) -> list[Variable | None]:
     return weights
 
 
-def _carries_gradient(variable: Variable) -> bool:
-    return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in FLOATS
+def carries_gradient(variable: Variable) -> bool:
+    """Whether a variable may have a gradient."""
+    return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in _FLOATS
 
 
 def _weighted_sum(

@@ -80,8 +80,7 @@ def as_integers(variable: Variable) -> Variable:
     """``variable``; if it is one of ``layers.data`` whose dtype was left at float32, the integers that it is fed with,
     as int64. Fractions would be cut off.
     """
-    exact = variable.desc.attrs.get("need_check_feed", False)
-    if not variable.is_data or exact or variable.dtype != core.VarType.FP32:
+    if not variable.is_data or variable._is_fed_as_declared or variable.dtype != core.VarType.FP32:
         return variable
     helper = LayerHelper("cast")
     out = helper.create_variable("int64", stop_gradient=True)

@@ -13,7 +13,7 @@ from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
 from headrace.fluid._refused import refusal
-from headrace.fluid.backward import FLOATS, append_backward, trained_parameters
+from headrace.fluid.backward import append_backward, carries_gradient, trained_parameters
 from headrace.fluid.clip import (
     GradientClipBase,
     append_gradient_clip_ops,
@@ -308,13 +308,7 @@ class Optimizer:
 
 
 def _may_be_parameter(variable: Variable) -> bool:
-    return (
-        variable.persistable
-        and not variable.stop_gradient
-        and not isinstance(variable, Parameter)
-        and variable.type == VarType.LOD_TENSOR
-        and variable.dtype in FLOATS
-    )
+    return variable.persistable and not isinstance(variable, Parameter) and carries_gradient(variable)
 
 
 def _make_parameter(program: Program, item: Variable | str) -> None:

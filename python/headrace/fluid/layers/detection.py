@@ -290,6 +290,17 @@ def target_assign(
     return targets, weights
 
 
+_NMS_ATTRS = (
+    "score_threshold",
+    "nms_top_k",
+    "keep_top_k",
+    "nms_threshold",
+    "normalized",
+    "nms_eta",
+    "background_label",
+)
+
+
 def multiclass_nms(
     bboxes: Variable,
     scores: Variable,
@@ -320,9 +331,8 @@ def multiclass_nms(
         [found, 6 or more] with LoD, a sequence for each image: label, score, box. If nothing is found at all, [[-1]] as
         one sequence.
     """
-    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
-    values = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
-    return nms("multiclass_nms", bboxes, scores, dict(zip(names, values)), name)[0]
+    rules = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
+    return nms("multiclass_nms", bboxes, scores, dict(zip(_NMS_ATTRS, rules)), name)[0]
 
 
 def multiclass_nms2(
@@ -343,9 +353,8 @@ def multiclass_nms2(
     Args:
         return_index: also give the places among the N · M boxes, int32 [found, 1].
     """
-    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
-    values = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
-    found = nms("multiclass_nms2", bboxes, scores, dict(zip(names, values)), name)
+    rules = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
+    found = nms("multiclass_nms2", bboxes, scores, dict(zip(_NMS_ATTRS, rules)), name)
     return found if return_index else found[0]
 
 
@@ -368,9 +377,8 @@ def locality_aware_nms(
         bboxes: [N, M, 4], or [N, M, 8, 16, 24 or 32] for polygons; those of neighbouring cells next to each other.
         scores: [N, C, M].
     """
-    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
-    values = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
-    return nms("locality_aware_nms", bboxes, scores, dict(zip(names, values)), name)[0]
+    rules = (score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta, background_label)
+    return nms("locality_aware_nms", bboxes, scores, dict(zip(_NMS_ATTRS, rules)), name)[0]
 
 
 def nms(

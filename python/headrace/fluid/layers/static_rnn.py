@@ -279,7 +279,7 @@ def has_declared_shape(*variables: Variable) -> bool:
         name = names.pop()
         seen.add(name)
         variable = program.current_block()._var_recursive(name)
-        if variable.persistable or variable.desc.attrs.get("need_check_feed"):
+        if variable.persistable or variable._is_fed_as_declared:
             continue
         if variable.is_data or name not in producers:
             return False
