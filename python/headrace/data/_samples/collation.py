@@ -20,11 +20,12 @@ from headrace.data._samples.containers import (
     is_namedtuple,
     is_plain_array,
     is_sequence,
-    like_dataclass,
     make_dataclass,
     make_mapping,
     make_sequence,
+    parts_of,
     shell_of,
+    with_parts,
 )
 from headrace.data._samples.describe import Description
 from headrace.data._samples.planned_arrays import Planned, copying
@@ -125,18 +126,11 @@ def default_convert(sample: Any) -> Any:
         return np.asarray(sample)
     if isinstance(sample, np.ndarray) or is_tensor(sample) or isinstance(sample, Ragged):
         return sample
-    if isinstance(sample, Mapping):
-        items = {key: default_convert(sample[key]) for key in sample}
-        return make_mapping(type(sample), shell_of(sample), items)
-    if is_namedtuple(sample):
-        return type(sample)(*map(default_convert, sample))
-    if is_dataclass(sample):
-        names = field_names(sample)
-        return like_dataclass(sample, {name: default_convert(getattr(sample, name)) for name in names})
-    if is_sequence(sample):
-        elements = [default_convert(element) for element in sample]
-        return elements if isinstance(sample, tuple) else make_sequence(type(sample), shell_of(sample), elements)
-    return sample
+    parts = parts_of(sample)
+    if parts is None:
+        return sample
+    converted = list(map(default_convert, parts))
+    return converted if isinstance(sample, tuple) and not is_namedtuple(sample) else with_parts(sample, converted)
 
 
 class _Collation:

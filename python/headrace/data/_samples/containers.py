@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,25 +81,41 @@ def make_mapping(cls: type[Any], shell: tuple[Any, ...] | None, items: dict[Any,
     return items if cls is dict else _filled(cls, shell, items, "update")
 
 
-def like_mapping(value: Any, items: dict[Any, Any]) -> Any:
-    """A copy of a mapping, its attributes included, with other items for the same keys."""
+def parts_of(value: Any) -> list[Any] | None:
+    """The values of a mapping, the fields of a dataclass's instance, the elements of a sequence; None for what is no
+    container.
+    """
+    if isinstance(value, Mapping):
+        return [value[key] for key in value]
+    if is_dataclass(value):
+        return [getattr(value, name) for name in field_names(value)]
+    return list(value) if is_sequence(value) else None
+
+
+def with_parts(value: Any, parts: list[Any]) -> Any:
+    """A copy of a container, its attributes included, with other parts than :func:`parts_of` gives."""
+    if isinstance(value, Mapping):
+        return _like_mapping(value, dict(zip(value, parts)))
+    if is_namedtuple(value):
+        return type(value)(*parts)
+    if is_dataclass(value):
+        made = copy.copy(value)
+        for name, part in zip(field_names(value), parts):
+            object.__setattr__(made, name, part)
+        return made
+    return tuple(parts) if type(value) is tuple else make_sequence(type(value), shell_of(value), parts)
+
+
+def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(value) is dict:
         return items
     try:
-        made = copy.copy(value)
+        made: Any = copy.copy(value)
         for key, item in items.items():
             made[key] = item
         return made
     except Exception:  # it is read-only
         return make_mapping(type(value), shell_of(value), items)
-
-
-def like_dataclass(value: Any, fields: dict[str, Any]) -> Any:
-    """A copy of a dataclass's instance, its other attributes included, with other values of these fields."""
-    made = copy.copy(value)
-    for name, item in fields.items():
-        object.__setattr__(made, name, item)
-    return made
 
 
 def make_sequence(cls: type[Any], shell: tuple[Any, ...] | None, elements: list[Any]) -> Any:

@@ -4,10 +4,9 @@ unchanged.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,13 @@ from headrace.data._samples.containers import (
     is_dataclass,
     is_namedtuple,
     is_plain_array,
-    is_sequence,
-    like_dataclass,
-    like_mapping,
-    make_sequence,
-    shell_of,
+    parts_of,
+    with_parts,
 )
 from headrace.data._samples.describe import Description, describe, describe_whole
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.private_copies import own_copies
-from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.rebuild import Build
 from headrace.data._samples.tensors import (
     array_of_tensor,
@@ -159,7 +154,7 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
         return leaves_slot_unchanged(value) and not (alone and _owns_storage(value))
-    return isinstance(value, Mapping) or is_dataclass(value) or is_sequence(value)
+    return parts_of(value) is not None
 
 
 def _owns_memory(array: Any) -> bool:
@@ -186,13 +181,8 @@ def _owns_storage(tensor: Any) -> bool:
 def _has_tensor(batch: Any) -> bool:
     if "torch" not in sys.modules:
         return False
-    if isinstance(batch, Ragged):
-        return is_tensor(batch.values)
-    if isinstance(batch, Mapping):
-        return any(_has_tensor(batch[key]) for key in batch)
-    if is_dataclass(batch):
-        return any(_has_tensor(getattr(batch, name)) for name in field_names(batch))
-    return any(map(_has_tensor, batch)) if is_sequence(batch) else is_tensor(batch)
+    parts = parts_of(batch)
+    return is_tensor(batch) if parts is None else any(map(_has_tensor, parts))
 
 
 def _as_tensor(value: Any) -> Any:
@@ -215,22 +205,7 @@ def _converted(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any
     """
     done = {} if done is None else done
     if id(batch) not in done:
-        done[id(batch)] = batch, _rebuilt(batch, lambda value: _converted(value, leaf, done), leaf)
+        parts = parts_of(batch)
+        made = leaf(batch) if parts is None else with_parts(batch, [_converted(part, leaf, done) for part in parts])
+        done[id(batch)] = batch, made
     return done[id(batch)][1]
-
-
-def _rebuilt(batch: Any, convert: Callable[[Any], Any], leaf: Callable[[Any], Any]) -> Any:
-    """With ``convert`` applied to what a container has, or ``leaf`` to a value."""
-    if isinstance(batch, Ragged):
-        return dataclasses.replace(batch, values=leaf(batch.values), offsets=leaf(batch.offsets))
-    if is_namedtuple(batch):
-        return type(batch)(*map(convert, batch))
-    if isinstance(batch, Mapping):
-        return like_mapping(batch, {key: convert(batch[key]) for key in batch})
-    if is_dataclass(batch):
-        return like_dataclass(batch, {name: convert(getattr(batch, name)) for name in field_names(batch)})
-    if type(batch) is tuple:
-        return tuple(map(convert, batch))
-    if is_sequence(batch):
-        return make_sequence(type(batch), shell_of(batch), list(map(convert, batch)))
-    return leaf(batch)

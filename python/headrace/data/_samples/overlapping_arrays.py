@@ -15,17 +15,12 @@ import pathlib
 import pickle
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from headrace.data._samples.batch_tree import Structure
-from headrace.data._samples.containers import (
-    field_names,
-    is_dataclass,
-    is_sequence,
-)
+from headrace.data._samples.containers import parts_of
 from headrace.data._samples.pickling import unsendable
 from headrace.data._samples.planned_arrays import Planned, copying
 from headrace.data._samples.ragged import Ragged
@@ -177,15 +172,8 @@ def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
         shown[id(value)] = value
         return True
     seen.add(id(value))
-    if isinstance(value, Mapping):
-        parts: Iterable[Any] = [value[key] for key in value]
-    elif is_dataclass(value):
-        parts = [getattr(value, name) for name in field_names(value)]
-    elif is_sequence(value):
-        parts = value
-    else:
-        return isinstance(value, Ragged)
-    return all(find_shown(part, shown, seen) for part in parts)
+    parts = parts_of(value)
+    return parts is not None and all(find_shown(part, shown, seen) for part in parts)
 
 
 # Objects of these are what they are equal to.
