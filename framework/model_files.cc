@@ -259,9 +259,8 @@ void LoadPersistables(const ProgramDesc& program, Scope* scope, const fs::path& 
   LoadLocked(program, scope, folder, parameters);
 }
 
-void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
-                        const std::vector<std::string>& fetches, const Scope& scope, const fs::path& folder,
-                        const ModelFiles& files) {
+ProgramDesc InferenceProgram(const ProgramDesc& program, const std::vector<std::string>& feeds,
+                             const std::vector<std::string>& fetches) {
   HR_ENFORCE(!fetches.empty(), InvalidArgument, "a model for inference needs something to fetch");
   ProgramDesc inference(program);
   for (size_t i = 0; i < inference.num_blocks(); ++i) KeepInference(&inference.block(i));
@@ -269,6 +268,13 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
   CheckNothingIsRead(inference.block(0), feeds, fetches);
   AddFeedAndFetch(&inference.block(0), feeds, fetches);
   MakeTransient(&inference.block(0), feeds);
+  return inference;
+}
+
+void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
+                        const std::vector<std::string>& fetches, const Scope& scope, const fs::path& folder,
+                        const ModelFiles& files) {
+  const ProgramDesc inference = InferenceProgram(program, feeds, fetches);
   const std::vector<std::string> names = VarNamesOf(PersistablesOf(inference));
   const bool is_shared = files.parameters.empty()
                              ? std::any_of(names.begin(), names.end(),

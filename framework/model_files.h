@@ -66,9 +66,12 @@ HEADRACE_API void LoadPersistables(const ProgramDesc& program, Scope* scope, con
 HEADRACE_API void Prune(ProgramDesc* program, const std::vector<std::string>& feeds,
                         const std::vector<std::string>& fetches);
 
-// What of `program` is needed to compute `fetches` from `feeds`, with operators that compute as in inference and
-// without those whose role is training, and what persists in that. Throws NotFound for a name that the program does not
-// declare, and as SavePersistables; InvalidArgument if there is nothing to fetch, if it needs a reader, or if a
+// The part of `program` that computes `fetches` from `feeds`: its operators compute as in inference, those whose role
+// is training are gone, and operators `feed` and `fetch` give both in order. Throws NotFound for a name that the
+// program does not declare; InvalidArgument if there is nothing to fetch, or if it needs a reader.
+HEADRACE_API ProgramDesc InferenceProgram(const ProgramDesc& program, const std::vector<std::string>& feeds,
+                                          const std::vector<std::string>& fetches);
+// Saves that program and what persists in it. Throws as InferenceProgram and SavePersistables; InvalidArgument if a
 // variable would be written to the program's file.
 HEADRACE_API void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
                                      const std::vector<std::string>& fetches, const Scope& scope,

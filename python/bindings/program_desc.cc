@@ -49,6 +49,14 @@ void BindProgramDesc(py::module_& m) {
           py::arg("feeds"), py::arg("fetches"),
           "Removes what the root block does not need to compute ``fetches`` from ``feeds``. KeyError for a name that "
           "it does not declare.")
+      .def(
+          "inference_program",
+          [](const ProgramDesc& self, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
+            return std::make_shared<ProgramDesc>(InferenceProgram(self, feeds, fetches));
+          },
+          py::arg("feeds"), py::arg("fetches"),
+          "The part that computes ``fetches`` from ``feeds`` as in inference, with operators ``feed`` and ``fetch``. "
+          "See InferenceProgram of C++.")
       .def_property_readonly("revision", &ProgramDesc::revision)
       .def("__str__", &ProgramDesc::ToString);
 }

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -337,7 +336,7 @@ def save_inference_model(
         params_filename: one file for the parameters; None: one for each.
         export_for_deployment: False: the whole program is saved, with its readers and its backward pass, as
             "__model__.main_program", and all persistable variables; feeds and targets make no difference.
-        program_only: write no parameters.
+        program_only: write no parameters, and need none.
 
     Returns:
         The names of the targets in the model: as in Fluid, copies of the variables under the names
@@ -365,10 +364,8 @@ def save_inference_model(
         return names
     program, names = _with_named_targets(program, targets)
     if program_only:
-        with tempfile.TemporaryDirectory() as folder:
-            core.save_inference_model(program.desc, feeds, names, global_scope(), folder, _MODEL, _MODEL + ".params")
-            with open(os.path.join(folder, _MODEL), "rb") as file:
-                core.replace_files(os.fspath(dirname), {model_filename or _MODEL: file.read()})
+        desc = program.desc.inference_program(feeds, names)
+        core.replace_files(os.fspath(dirname), {model_filename or _MODEL: desc.serialize_to_string()})
         return names
     core.save_inference_model(
         program.desc,

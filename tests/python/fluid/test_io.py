@@ -587,10 +587,12 @@ def test_a_model_that_is_loaded_keeps_the_names_of_what_it_computes(exe: fluid.E
 
 @pytest.mark.parametrize("deployed", [True, False])
 def test_a_model_can_be_saved_without_parameters(exe: fluid.Executor, tmp_path: Path, deployed: bool) -> None:
-    out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)
-    exe.run(fluid.default_startup_program())
+    out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)  # whose parameters nobody has initialized
     fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe, export_for_deployment=deployed, program_only=True)
     name = "__model__" if deployed else "__model__.main_program"
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [name]
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path / "whole"), ["x"], [out], exe, export_for_deployment=deployed)
+    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / name).read_bytes()
     with pytest.raises(errors.Unimplemented, match="pserver_endpoints"):
         fluid.io.load_inference_model(str(tmp_path), exe, pserver_endpoints=["127.0.0.1:1"])
