@@ -193,6 +193,7 @@ def torch_contestant(case: Case, arguments: argparse.Namespace, tensors: bool) -
 def grain_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
     logging.getLogger("absl").setLevel(logging.ERROR)  # grain misses jax, which it does not need for this
     grain = importlib.import_module("grain")
+    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()  # which it would be, of a program of absl
     dataset = (
         grain.MapDataset.source(PoolDataset(case, tensors=False))
         .batch(case.batch_size)
@@ -202,9 +203,8 @@ def grain_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
     )
 
     def epoch() -> Iterator[Any]:
-        iterator = iter(
-            dataset
-        )  # with workers of its own, and threads in this process that stay busy as long as it lives
+        # With workers of its own, and threads in this process that stay busy as long as it lives.
+        iterator = iter(dataset)
         try:
             for _ in range(case.batches):
                 yield next(iterator)
