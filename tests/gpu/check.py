@@ -3,7 +3,7 @@
     python tests/gpu/check.py
 
 It needs torch and a CUDA device, says so if there is none (exit status 77), and fails (1) if a copy has another content
-than its batch or training other results than with PyTorch's loader.
+than its batch or training other results than with PyTorch's loader. JAX's copies are checked if JAX finds the device.
 """
 
 from __future__ import annotations
@@ -81,6 +81,33 @@ def check_device_content(torch: Any, batches: int, rows: int, elements: int) -> 
             del batch
     torch.cuda.synchronize(device)
     return int(wrong.sum())
+
+
+def check_jax_content(batches: int, rows: int, elements: int) -> int | None:
+    """How many batches are wrong that JAX copies while the device is busy, and that are dropped at once; None without a
+    JAX that has the device.
+    """
+    try:
+        import jax
+
+        device = jax.devices("gpu")[0]
+    except (ImportError, RuntimeError):
+        return None
+    dataset = Numbered(batches * rows, elements)
+    loader = DataLoader(
+        dataset, batch_size=rows, num_workers=4, pin_memory=True, multiprocessing_context="forkserver", to="numpy"
+    )
+    busy = jax.device_put(np.full((2048, 2048), 1 / 2048, np.float32), device)
+    product = jax.jit(lambda matrix: matrix @ matrix)
+    is_wrong = jax.jit(lambda batch, first: (batch != first + jax.numpy.arange(rows)[:, None]).any())
+    wrong = []
+    for number, batch in enumerate(loader):
+        for _ in range(4):
+            busy = product(busy)  # so that the copy has to wait
+        copied = jax.device_put(batch, device)
+        del batch
+        wrong.append(is_wrong(copied, number * rows))
+    return sum(map(bool, wrong))
 
 
 def check_training(torch: Any) -> bool:
@@ -175,6 +202,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=16, help="size of the batches that are timed (default: 16)")
     arguments = parser.parse_args()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms need it
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # so that JAX leaves torch some memory
     try:
         import torch
     except ImportError:
@@ -188,6 +216,8 @@ def main() -> int:
     print(f"content: {wrong} of {arguments.batches} copies are wrong")
     wrong_on_device = check_device_content(torch, arguments.batches, 64, 1024)
     print(f"content with device=: {wrong_on_device} of {arguments.batches} batches are wrong")
+    wrong_in_jax = check_jax_content(arguments.batches, 64, 1024)
+    print("content in JAX: " + ("skipped" if wrong_in_jax is None else f"{wrong_in_jax} batches are wrong"))
     slots, own = check_bandwidth(torch, arguments.megabytes)
     print(f"bandwidth: {slots:.1f} GB/s from slots, {own:.1f} from one pinned buffer ({slots / own:.2f} of it)")
     print(f"overlap: {check_overlap(torch, arguments.megabytes):.0%} of the copies is hidden behind kernels")
@@ -195,7 +225,7 @@ def main() -> int:
     print(f"training: the parameters are {'those' if same else 'NOT those'} of PyTorch's loader")
     for workers in (4, 12):
         print_throughput(torch, workers)
-    return 1 if wrong or wrong_on_device or not same else 0
+    return 1 if wrong or wrong_on_device or wrong_in_jax or not same else 0
 
 
 def print_throughput(torch: Any, workers: int) -> None:
