@@ -46,6 +46,12 @@ void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName l
              like, " has, got ", DataTypeName(dtype));
 }
 
+void EnforceIntegers(const InferShapeContext& ctx, HashedName slot) {
+  const DataType dtype = ctx.InputType(slot);
+  HR_ENFORCE(dtype == DataType::kInt32 || dtype == DataType::kInt64, TypeMismatch, "input ", slot,
+             ": expected dtype int32 or int64, got ", DataTypeName(dtype));
+}
+
 void EnforceScalar(const InferShapeContext& ctx, HashedName slot) {
   const DDim dims = ctx.InputDim(slot);
   HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",

@@ -30,6 +30,8 @@ HEADRACE_API void EnforceDims(const InferShapeContext& ctx, HashedName slot, con
 HEADRACE_API void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i = 0);
 HEADRACE_API void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName like, size_t i = 0);
 
+// Checks the dtype of an input that IntegerInput reads.
+HEADRACE_API void EnforceIntegers(const InferShapeContext& ctx, HashedName slot);
 // Checks an input that ScalarInput reads.
 HEADRACE_API void EnforceScalar(const InferShapeContext& ctx, HashedName slot);
 // Checks that a LoD of more than `max` levels is not declared, or, at run time, not there.

@@ -81,9 +81,10 @@ Extents ReadOutSize(const ExecutionContext& ctx, size_t spatial) {
     ForEachSize(spatial, [&](size_t i, const SizeAttr& attr) {
       size.*attr.extent = OpArgs(ctx).Int(attr.name, "SizeTensor", i);
     });
-  } else if (const LoDTensor* out_size = ctx.InputOrNull("OutSize")) {
+  } else if (ctx.HasInput("OutSize")) {
     name = "OutSize";
-    ForEachSize(spatial, [&](size_t i, const SizeAttr& attr) { size.*attr.extent = out_size->data<int32_t>()[i]; });
+    const PoolVector<int64_t> given = IntegerInput(ctx, name);
+    ForEachSize(spatial, [&](size_t i, const SizeAttr& attr) { size.*attr.extent = given[i]; });
   } else if (ctx.HasInput("Scale")) {
     const double scale = ScalarInput(ctx, "Scale");
     HR_ENFORCE(scale > 0, InvalidArgument, "input Scale: expected a number above 0, got ", scale);
@@ -116,7 +117,7 @@ DDim CheckInterpolate(const InferShapeContext& ctx, size_t spatial) {
   }
   if (ctx.HasInput("OutSize")) {
     EnforceDims(ctx, "OutSize", {static_cast<int64_t>(spatial)});
-    EnforceType(ctx, "OutSize", DataType::kInt32);
+    EnforceIntegers(ctx, "OutSize");
     return unknown;
   }
   if (ctx.HasInput("Scale")) {
@@ -138,7 +139,8 @@ OpRegistrar&& InterpolateAttrs(OpRegistrar&& op, size_t spatial) {
   return std::move(op)
       .Input("SizeTensor", "int32 or int64 [1] each: " + names + " of Out; before all others",
              kDuplicable | kDispensable)
-      .Input("OutSize", StrCat("int32 [", spatial, "]: ", names, " of Out, instead of the attributes"), kDispensable)
+      .Input("OutSize", StrCat("int32 or int64 [", spatial, "]: ", names, " of Out, instead of the attributes"),
+             kDispensable)
       .Input("Scale", "float32 or float64 [1]: the scale, instead of the attributes", kDispensable)
       .Attr<double>("scale", "above 0: Out has this times the extents of X, rounded down, instead", 0.0)
       .Attr<bool>("align_corners", "whether the corner pixels of X and Out coincide", true)

@@ -246,9 +246,7 @@ void CheckCtcLabels(const InferShapeContext& ctx) {
     EnforceSequences(ctx, "Label", 2);
     EnforceDims(ctx, "Label", {-1, 1});
   }
-  const DataType type = ctx.InputType("Label");
-  HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
-             "input Label: expected dtype int32 or int64, got ", DataTypeName(type));
+  EnforceIntegers(ctx, "Label");
 }
 
 OpRegistrar&& CtcAttrs(OpRegistrar&& op) {

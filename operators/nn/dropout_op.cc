@@ -97,9 +97,7 @@ void InferDropout(InferShapeContext& ctx) {
   if (ctx.HasInput("Seed")) {
     HR_ENFORCE(Fits(Numel(ctx.InputDim("Seed")), 1), InvalidArgument,
                "input Seed: expected a single element, got dims ", ToString(ctx.InputDim("Seed")));
-    const DataType type = ctx.InputType("Seed");
-    HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
-               "input Seed: expected dtype int32 or int64, got ", DataTypeName(type));
+    EnforceIntegers(ctx, "Seed");
   }
   ctx.ShareAll("X", "Out");
   if (!ctx.Attr<bool>("is_test")) {

@@ -63,9 +63,7 @@ void SequenceScatterGradKernel(const ExecutionContext& ctx) {
 void CheckIds(const InferShapeContext& ctx) {
   EnforceSequences(ctx, "Ids", 2);
   EnforceDims(ctx, "Ids", {-1, 1});
-  const DataType type = ctx.InputType("Ids");
-  HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
-             "input Ids: expected dtype int32 or int64, got ", DataTypeName(type));
+  EnforceIntegers(ctx, "Ids");
 }
 
 }  // namespace

@@ -72,9 +72,7 @@ void AddNdParts(const NdParts& parts, const T* updates, T* out) {
 // The dims of the parts of a tensor of dims `x` that Index names, one beside the other.
 DDim CheckNdIndex(const InferShapeContext& ctx, const DDim& x) {
   EnforceRankAtLeast(ctx, "Index", 2);
-  const DataType type = ctx.InputType("Index");
-  HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
-             "input Index: expected dtype int32 or int64, got ", DataTypeName(type));
+  EnforceIntegers(ctx, "Index");
   DDim dims = ctx.InputDim("Index");
   const int64_t coordinates = dims.back();
   HR_ENFORCE(coordinates >= 0, InvalidArgument, "input Index: expected a known last dimension, got dims ",

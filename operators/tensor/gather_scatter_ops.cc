@@ -30,9 +30,7 @@ int64_t CheckRowNumbers(const InferShapeContext& ctx, HashedName slot) {
   const DDim dims = ctx.InputDim(slot);
   HR_ENFORCE(dims.size() == 1 || (dims.size() == 2 && Fits(dims[1], 1)), InvalidArgument, "input ", slot,
              ": expected dims [n] or [n, 1], got ", ToString(dims));
-  const DataType type = ctx.InputType(slot);
-  HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch, "input ", slot,
-             ": expected dtype int32 or int64, got ", DataTypeName(type));
+  EnforceIntegers(ctx, slot);
   return dims[0];
 }
 

@@ -250,6 +250,7 @@ def test_numbers_of_classes_may_be_declared_as_other_integers(exe: fluid.Executo
         (lambda x, n: layers.gather(x, n), [1, 0, 1], (3, 3, 4)),
         (lambda x, n: layers.one_hot(n, 5), [1], (5,)),
         (lambda x, n: layers.topk(x, n)[0], [2], (2, 3, 2)),
+        (lambda x, n: layers.image_resize(layers.unsqueeze(x, [0]), n), [5, 6], (1, 2, 5, 6)),
         (lambda x, n: layers.sequence_pool(layers.sequence_unpad(x, n), "sum"), [3, 1], (2, 4)),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, append_layer, check_variable, declare_known, ints_argument
+from headrace.fluid.layer_helper import Ints, append_layer, as_integers, check_variable, declare_known, ints_argument
 
 __all__ = ["image_resize", "image_resize_short", "resize_bilinear", "resize_nearest", "resize_trilinear"]
 
@@ -55,7 +55,7 @@ def image_resize(
     attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     size = out_shape if actual_shape is None else actual_shape
     if isinstance(size, Variable):
-        inputs["OutSize"] = size
+        inputs["OutSize"] = as_integers(size)
     elif size is not None:
         if len(size) != len(dimensions):
             raise errors.InvalidArgument(
