@@ -14,6 +14,10 @@ namespace headrace::ops {
 // The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming
 // the slot.
 HEADRACE_API double ScalarInput(const ExecutionContext& ctx, HashedName slot);
+// That of an input, or the attribute if the slot is empty.
+inline double ScalarInputOr(const ExecutionContext& ctx, HashedName slot, HashedName attribute) {
+  return ctx.HasInput(slot) ? ScalarInput(ctx, slot) : ctx.Attr<double>(attribute);
+}
 
 // The elements of an int32 or int64 input.
 HEADRACE_API PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, HashedName slot);

@@ -8,6 +8,7 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
@@ -15,18 +16,30 @@
 namespace headrace::ops {
 namespace {
 
-// The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
+// What `name` gives as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an
+// error.
 template <typename T>
-T NumberAttr(const AttributeIndex& op, HashedName name) {
-  const double value = op.Attr<double>(name);
+T Exactly(double value, const char* what, HashedName name) {
   if constexpr (std::is_integral_v<T>) {
     // Minus the least value is a power of two, hence exact in floating point; the greatest is not.
     constexpr auto kBound = -static_cast<double>(std::numeric_limits<T>::min());
-    HR_ENFORCE(std::trunc(value) == value && -kBound <= value && value < kBound, InvalidArgument, "attribute ", name,
+    HR_ENFORCE(std::trunc(value) == value && -kBound <= value && value < kBound, InvalidArgument, what, " ", name,
                ": expected an integer that fits ", DataTypeName(DataTypeOf<T>::value), ", which the tensor holds, got ",
                value);
   }
   return static_cast<T>(value);
+}
+
+template <typename T>
+T NumberAttr(const AttributeIndex& op, HashedName name) {
+  return Exactly<T>(op.Attr<double>(name), "attribute", name);
+}
+
+// The factor.
+template <typename T>
+T ScaleOf(const ExecutionContext& ctx) {
+  return ctx.HasInput("ScaleTensor") ? Exactly<T>(ScalarInput(ctx, "ScaleTensor"), "input", "ScaleTensor")
+                                     : NumberAttr<T>(ctx.attrs(), "scale");
 }
 
 void CheckNumberAttr(const InferShapeContext& ctx, HashedName name) {
@@ -38,10 +51,10 @@ void CheckNumberAttr(const InferShapeContext& ctx, HashedName name) {
 }
 
 template <typename T>
-void ScaleElements(const AttributeIndex& op, const LoDTensor& x, LoDTensor* out) {
-  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(op, "scale"));
-  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(op, "bias"));
-  if (!op.Attr<bool>("bias_after_scale")) {
+void ScaleElements(const ExecutionContext& ctx, const LoDTensor& x, LoDTensor* out) {
+  const auto scale = static_cast<Wrapping<T>>(ScaleOf<T>(ctx));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "bias"));
+  if (!ctx.Attr<bool>("bias_after_scale")) {
     bias *= scale;
   }
   T* to = out->mutable_data<T>();
@@ -56,7 +69,7 @@ void ScaleElements(const AttributeIndex& op, const LoDTensor& x, LoDTensor* out)
 template <typename T>
 void ScaleKernel(const ExecutionContext& ctx) {
   if (!ctx.IsSelectedRows("X")) {
-    ScaleElements<T>(ctx.attrs(), ctx.Input("X"), ctx.Output("Out"));
+    ScaleElements<T>(ctx, ctx.Input("X"), ctx.Output("Out"));
     return;
   }
   const SelectedRows& x = ctx.InputRows("X");
@@ -64,13 +77,14 @@ void ScaleKernel(const ExecutionContext& ctx) {
   *scaled.mutable_rows() = x.rows();
   scaled.set_height(x.height());
   scaled.mutable_value()->Resize(x.value().dims());
-  ScaleElements<T>(ctx.attrs(), x.value(), scaled.mutable_value());
+  ScaleElements<T>(ctx, x.value(), scaled.mutable_value());
   *ctx.OutputRows("Out") = std::move(scaled);
 }
 
 void InferScale(InferShapeContext& ctx) {
   CheckNumberAttr(ctx, "scale");
   CheckNumberAttr(ctx, "bias");
+  if (ctx.HasInput("ScaleTensor")) EnforceScalar(ctx, "ScaleTensor");
   ctx.ShareAll("X", "Out");
   if (ctx.InputIsSelectedRows("X")) {
     const double bias = ctx.Attr<double>("bias");
@@ -82,10 +96,14 @@ void InferScale(InferShapeContext& ctx) {
 }
 
 std::vector<OpDesc> ScaleGradient(const OpDesc& op) {
-  return {OpDesc{"scale",
-                 {{"X", {GradVarName(op.Output("Out")[0])}}},
-                 {{"Out", {GradVarName(op.Input("X")[0])}}},
-                 {{"scale", op.attrs.at("scale")}}}};
+  OpDesc gradient{"scale",
+                  {{"X", {GradVarName(op.Output("Out")[0])}}},
+                  {{"Out", {GradVarName(op.Input("X")[0])}}},
+                  {{"scale", op.attrs.at("scale")}}};
+  if (!op.Input("ScaleTensor").empty()) {
+    gradient.inputs["ScaleTensor"] = op.Input("ScaleTensor");
+  }
+  return {gradient};
 }
 
 template <typename T>
@@ -102,6 +120,8 @@ void IncrementKernel(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(scale)
     .Comment("scale · X + bias, or scale · (X + bias). Out may be X.")
     .Input("X", "any shape, or SelectedRows", kSelectedRows)
+    .Input("ScaleTensor", "float32 or float64 [1]: the factor, instead of the attribute; gets no gradient",
+           kDispensable)
     .Output("Out", "dims and dtype of X; SelectedRows if X is", kSelectedRows)
     .InPlace("Out", "X")
     .Attr<double>("scale", "factor", 1.0)

@@ -6,6 +6,7 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
@@ -221,7 +222,7 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const Channels s(ctx.attrs(), x_tensor.dims());
   const bool running = UsesRunningStatistics(ctx.attrs());
   const double epsilon = ctx.Attr<double>("epsilon");
-  const auto momentum = static_cast<T>(ctx.Attr<double>("momentum"));
+  const auto momentum = static_cast<T>(ScalarInputOr(ctx, "MomentumTensor", "momentum"));
   T* y = ctx.Output("Y")->mutable_data<T>();
   T* mean_out = ctx.Output("MeanOut")->mutable_data<T>();
   T* variance_out = ctx.Output("VarianceOut")->mutable_data<T>();
@@ -381,6 +382,7 @@ void InferBatchNorm(InferShapeContext& ctx) {
   }
   HR_ENFORCE(UsesRunningStatistics(ctx.attrs()) || has_elements, InvalidArgument,
              "input X: expected at least one element for each channel in training, got dims ", ToString(x));
+  if (ctx.HasInput("MomentumTensor")) EnforceScalar(ctx, "MomentumTensor");
   const DDim channels = ctx.InputDim("Scale");
   ctx.ShareAll("X", "Y");
   for (const HashedName slot : HashedNames{"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
@@ -408,6 +410,7 @@ HEADRACE_REGISTER_OP(batch_norm)
     .Input("Bias", "[C]")
     .Input("Mean", "[C], the running mean")
     .Input("Variance", "[C], the running variance")
+    .Input("MomentumTensor", "float32 or float64 [1]: momentum, instead of the attribute", kDispensable)
     .Output("Y", "dims of X")
     .Output("MeanOut", "[C], momentum * Mean + (1 - momentum) * mean; may be Mean")
     .InPlace("MeanOut", "Mean")
@@ -419,8 +422,9 @@ HEADRACE_REGISTER_OP(batch_norm)
     .InferShape(InferBatchNorm)
     .Kernel<float>(BatchNormKernel<float>)
     .Kernel<double>(BatchNormKernel<double>)
-    .Gradient(DefaultGradient(
-        {.inputs = {"X", "Scale"}, .outputs = {"SavedMean", "SavedVariance"}, .no_gradient = {"Mean", "Variance"}}));
+    .Gradient(DefaultGradient({.inputs = {"X", "Scale"},
+                               .outputs = {"SavedMean", "SavedVariance"},
+                               .no_gradient = {"Mean", "Variance", "MomentumTensor"}}));
 
 HEADRACE_REGISTER_OP(batch_norm_grad)
     .Comment("Gradient of batch_norm.")

@@ -6,25 +6,29 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/layout.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {
 
+// Images with the channels last are images of a single pixel each here.
 struct LrnShape {
-  explicit LrnShape(const ExecutionContext& ctx)
-      : images(ctx.Input("X").dims()[0]),
-        channels(ctx.Input("X").dims()[1]),
-        pixels(ctx.Input("X").dims()[2] * ctx.Input("X").dims()[3]),
-        n(ctx.Attr<int32_t>("n")),
-        before((n - 1) / 2) {}
+  explicit LrnShape(const ExecutionContext& ctx) : n(ctx.Attr<int32_t>("n")), before((n - 1) / 2) {
+    const DDim& dims = ctx.Input("X").dims();
+    const bool last = HasChannelsLast(ctx.attrs());
+    images = last ? Numel(dims, 0, 3) : dims[0];
+    channels = ChannelsOf(dims, last);
+    pixels = last ? 1 : dims[2] * dims[3];
+  }
 
   // The channels that channel `c` is normalised by, or with the sign turned round, those that it normalises.
   int64_t First(int64_t c) const { return std::max<int64_t>(c - before, 0); }
   int64_t Last(int64_t c) const { return std::min(c - before + n, channels) - 1; }
 
-  int64_t images;
-  int64_t channels;
-  int64_t pixels;
+  int64_t images = 0;
+  int64_t channels = 0;
+  int64_t pixels = 0;
   int64_t n;
   int64_t before;  // how many channels before its own a window begins
 };
@@ -107,14 +111,15 @@ OpRegistrar&& LrnAttrs(OpRegistrar&& op) {
                       HR_ENFORCE(alpha >= 0 && std::isfinite(alpha), InvalidArgument,
                                  "attribute alpha: expected a number of 0 or more, got ", alpha);
                     })
-      .Attr<double>("beta", "exponent", 0.75, positive("beta"));
+      .Attr<double>("beta", "exponent", 0.75, positive("beta"))
+      .With(LayoutAttr, "data_format", "NCHW");
 }
 
 }  // namespace
 
 HEADRACE_REGISTER_OP(lrn)
     .Comment("X / MidOut^beta, MidOut = k + alpha times the sum of the squares of X over n channels around each.")
-    .Input("X", "[N, C, H, W]")
+    .Input("X", "[N, C, H, W], or [N, H, W, C]")
     .Output("Out", "dims of X")
     .Output("MidOut", "dims of X")
     .With(LrnAttrs)

@@ -15,8 +15,8 @@ namespace {
 
 template <typename T>
 void LambKernel(const ExecutionContext& ctx) {
-  const auto beta1 = static_cast<T>(ctx.Attr<double>("beta1"));
-  const auto beta2 = static_cast<T>(ctx.Attr<double>("beta2"));
+  const auto beta1 = static_cast<T>(Decay(ctx, "Beta1Tensor", "beta1"));
+  const auto beta2 = static_cast<T>(Decay(ctx, "Beta2Tensor", "beta2"));
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   const auto decay = static_cast<T>(ctx.Attr<double>("weight_decay"));
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));

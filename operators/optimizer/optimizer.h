@@ -148,12 +148,22 @@ inline void CheckDecay(const double& value) {
              "attributes beta1, beta2, decay and rho: expected a number in [0, 1), got ", value);
 }
 
+// A number in [0, 1) that an input gives, or the attribute if the slot is empty.
+inline double Decay(const ExecutionContext& ctx, HashedName slot, HashedName attribute) {
+  const double decay = ScalarInputOr(ctx, slot, attribute);
+  HR_ENFORCE(decay >= 0 && decay < 1, InvalidArgument, "input ", slot, ": expected a number in [0, 1), got ", decay);
+  return decay;
+}
+
 // What adam, adamw and lamb keep: two moments and, for them, the powers of beta.
 
 inline void InferAdam(InferShapeContext& ctx) {
   for (const HashedName slot : HashedNames{"Beta1Pow", "Beta2Pow"}) {
     EnforceDims(ctx, slot, {1});
     EnforceScalar(ctx, slot);
+  }
+  for (const HashedName slot : HashedNames{"Beta1Tensor", "Beta2Tensor"}) {
+    if (ctx.HasInput(slot)) EnforceScalar(ctx, slot);
   }
   InferUpdates(ctx, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}});
   for (const auto& [out, in] : {Update{"Beta1PowOut", "Beta1Pow"}, Update{"Beta2PowOut", "Beta2Pow"}}) {
@@ -167,11 +177,12 @@ inline void InferAdam(InferShapeContext& ctx) {
 // Multiplies the powers by beta once more, for the next step; after all else, as they may be in place.
 template <typename T>
 void UpdateAdamPowers(const ExecutionContext& ctx) {
-  for (const auto& [out, in, beta] : {std::array<HashedName, 3>{"Beta1PowOut", "Beta1Pow", "beta1"},
-                                      std::array<HashedName, 3>{"Beta2PowOut", "Beta2Pow", "beta2"}}) {
+  for (const auto& [out, in, slot, attribute] :
+       {std::array<HashedName, 4>{"Beta1PowOut", "Beta1Pow", "Beta1Tensor", "beta1"},
+        std::array<HashedName, 4>{"Beta2PowOut", "Beta2Pow", "Beta2Tensor", "beta2"}}) {
     if (LoDTensor* power = ctx.OutputOrNull(out)) {
       const auto before = static_cast<T>(ScalarInput(ctx, in));
-      *power->mutable_data<T>() = before * static_cast<T>(ctx.Attr<double>(beta));
+      *power->mutable_data<T>() = before * static_cast<T>(Decay(ctx, slot, attribute));
     }
   }
 }
@@ -184,6 +195,8 @@ inline OpRegistrar&& AdamSlots(OpRegistrar&& op) {
       .With(State, "Moment2", "Moment2Out", "mean of its square")
       .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
       .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
+      .Input("Beta1Tensor", "float32 or float64 [1]: beta1, instead of the attribute", kDispensable)
+      .Input("Beta2Tensor", "float32 or float64 [1]: beta2, instead of the attribute", kDispensable)
       .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
               kDispensable)
       .InPlace("Beta1PowOut", "Beta1Pow")

@@ -41,8 +41,8 @@ void AdamKernel(const ExecutionContext& ctx) {
   const double learning_rate = ScalarInput(ctx, "LearningRate");
   const double beta1_pow = ScalarInput(ctx, "Beta1Pow");
   const double beta2_pow = ScalarInput(ctx, "Beta2Pow");
-  const auto beta1 = static_cast<T>(ctx.Attr<double>("beta1"));
-  const auto beta2 = static_cast<T>(ctx.Attr<double>("beta2"));
+  const auto beta1 = static_cast<T>(Decay(ctx, "Beta1Tensor", "beta1"));
+  const auto beta2 = static_cast<T>(Decay(ctx, "Beta2Tensor", "beta2"));
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   const auto rate = static_cast<T>(learning_rate * std::sqrt(1 - beta2_pow) / (1 - beta1_pow));
   T kept = 1;

@@ -495,6 +495,7 @@ class AdamOptimizer(Optimizer):
     """Adam (Kingma and Ba, 2015).
 
     Args:
+        beta1, beta2: may be variables of a single number; their powers then begin as with the defaults.
         lazy_mode: of a sparse gradient, update only the rows that it has, and their moments. Otherwise all rows are
             updated, those that it lacks with a gradient of zero.
     """
@@ -504,8 +505,8 @@ class AdamOptimizer(Optimizer):
     def __init__(
         self,
         learning_rate: float | Variable = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        beta1: float | Variable = 0.9,
+        beta2: float | Variable = 0.999,
         epsilon: float = 1e-8,
         regularization: WeightDecayRegularizer | None = None,
         name: str | None = None,
@@ -513,14 +514,22 @@ class AdamOptimizer(Optimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
+        # Of each beta: what the operator gets as an attribute, and as an input.
+        given = {"beta1": (beta1, 0.9), "beta2": (beta2, 0.999)}
+        self._betas = {
+            key: default if isinstance(beta, Variable) else float(beta) for key, (beta, default) in given.items()
+        }
+        self._beta_inputs = {
+            f"{key.title()}Tensor": beta for key, (beta, _) in given.items() if isinstance(beta, Variable)
+        }
+        self._epsilon = float(epsilon)
         self._lazy_mode = bool(lazy_mode)
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
         moment1 = self._accumulator("moment1", parameter, program, startup)
         moment2 = self._accumulator("moment2", parameter, program, startup)
-        power1 = self._accumulator("beta1_pow_acc", parameter, program, startup, self._beta1, [1])
-        power2 = self._accumulator("beta2_pow_acc", parameter, program, startup, self._beta2, [1])
+        power1 = self._accumulator("beta1_pow_acc", parameter, program, startup, self._betas["beta1"], [1])
+        power2 = self._accumulator("beta2_pow_acc", parameter, program, startup, self._betas["beta2"], [1])
         rate = self._rate(parameter, program, startup)
         block = program.global_block()
         return block.append_op(
@@ -533,6 +542,7 @@ class AdamOptimizer(Optimizer):
                 "Beta1Pow": power1,
                 "Beta2Pow": power2,
                 "LearningRate": rate,
+                **self._beta_inputs,
             },
             {
                 "ParamOut": parameter,
@@ -542,8 +552,7 @@ class AdamOptimizer(Optimizer):
                 "Beta2PowOut": power2,
             },
             {
-                "beta1": self._beta1,
-                "beta2": self._beta2,
+                **self._betas,
                 "epsilon": self._epsilon,
                 **self._attributes_of(parameter),
             },

@@ -221,6 +221,8 @@ def test_neighbours_and_patches(exe: fluid.Executor) -> None:
         layers.im2sequence(x, 3),
         layers.im2sequence(x, (1, 2), padding=[0, 1]),
         layers.im2sequence(x, 1, input_image_size=sizes),
+        layers.lrn(layers.transpose(x, [0, 2, 3, 1]), n=3, data_format="NHWC"),
+        layers.maxout(layers.transpose(x, [0, 2, 3, 1]), 2, axis=-1),
     ]
     feed = {"images": IMAGES, "sizes": np.array([[1, 3], [2, 2]], np.float32)}
     got = exe.run(feed=feed, fetch_list=outs, return_numpy=False)
@@ -233,6 +235,8 @@ def test_neighbours_and_patches(exe: fluid.Executor) -> None:
     assert got[3].shape() == [2 * 3 * 4, 4 * 2]
     assert got[4].lod() == [[0, 3, 7]]
     np.testing.assert_array_equal(np.array(got[4])[3], IMAGES[1, :, 0, 0])
+    for first, last in zip(got[:2], got[5:]):
+        np.testing.assert_array_equal(np.array(last), np.moveaxis(np.array(first), 1, -1))
 
 
 def as_last(x: np.ndarray) -> np.ndarray:

@@ -354,6 +354,15 @@ def test_an_unknown_activation_is_refused() -> None:
         fluid.layers.fc(x, 3, act="swoosh")
 
 
+def test_scale_by_a_variable() -> None:
+    x, factor = constant(np.array([1, 2], np.float32)), fluid.layers.fill_constant([1], "float32", 3.0)
+    x.stop_gradient = False
+    out = fluid.layers.scale(x, factor, bias=1.0, bias_after_scale=False)
+    (gradient,) = fluid.gradients(out, x)
+    got = run(out, gradient)
+    np.testing.assert_array_equal(got, [[6, 9], [3, 3]])
+
+
 def test_dtypes_of_outputs() -> None:
     x = fluid.layers.data("x", [4], dtype="float64")
     label = fluid.layers.data("label", [1], dtype="int64")
@@ -363,9 +372,12 @@ def test_dtypes_of_outputs() -> None:
     assert fluid.layers.topk(out, 1)[1].dtype == core.VarDesc.VarType.INT64
 
 
-def test_batch_norm_learns_statistics_and_uses_them_in_tests() -> None:
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_batch_norm_learns_statistics_and_uses_them_in_tests(by_variable: bool) -> None:
     x = RNG.standard_normal((8, 3, 2, 2)).astype(np.float32) * 2 + 5
-    out = fluid.layers.batch_norm(constant(x), momentum=0.5, moving_mean_name="mean", moving_variance_name="variance")
+    momentum = fluid.layers.fill_constant([1], "float32", 0.5) if by_variable else 0.5
+    names = {"moving_mean_name": "mean", "moving_variance_name": "variance"}
+    out = fluid.layers.batch_norm(constant(x), momentum=momentum, **names)
     loss = fluid.layers.mean(out)
     test = fluid.default_main_program().clone(for_test=True)
     _, pairs = fluid.optimizer.SGD(0.0).minimize(loss)

@@ -151,8 +151,8 @@ FLUID = {
     "layers.hsigmoid": "input label num_classes param_attr bias_attr name path_table path_code is_custom is_sparse",
     "layers.im2sequence": "input filter_size stride padding input_image_size out_stride name",
     "layers.load": "out file_path load_as_fp16",
-    "layers.lrn": "input n k alpha beta name",
-    "layers.maxout": "x groups name",
+    "layers.lrn": "input n k alpha beta name data_format",
+    "layers.maxout": "x groups name axis",
     "layers.mean_iou": "input label num_classes",
     "layers.nce": "input label num_total_classes sample_weight param_attr bias_attr num_neg_samples name sampler "
     "custom_dist seed is_sparse",

@@ -69,15 +69,24 @@ def test_adagrad() -> None:
     np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
 
 
-def test_adam() -> None:
+def adam(beta1: float, beta2: float) -> np.ndarray:
     w, m, v = START.copy(), np.zeros(3), np.zeros(3)
     for step in range(1, STEPS + 1):
         g = gradient(w)
-        m = 0.8 * m + 0.2 * g
-        v = 0.9 * v + 0.1 * g * g
-        rate = RATE * np.sqrt(1 - 0.9**step) / (1 - 0.8**step)
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g
+        rate = RATE * np.sqrt(1 - beta2**step) / (1 - beta1**step)
         w -= (rate * m / (np.sqrt(v) + 1e-8)).astype(np.float32)
-    np.testing.assert_allclose(trained(fluid.optimizer.Adam(RATE, 0.8, 0.9)), w, rtol=1e-5)
+    return w
+
+
+def test_adam() -> None:
+    np.testing.assert_allclose(trained(fluid.optimizer.Adam(RATE, 0.8, 0.9)), adam(0.8, 0.9), rtol=1e-5)
+
+
+def test_adam_with_betas_of_variables() -> None:
+    betas = [fluid.layers.create_global_var([1], beta, "float32", persistable=True) for beta in (0.9, 0.999)]
+    np.testing.assert_allclose(trained(fluid.optimizer.Adam(RATE, *betas)), adam(0.9, 0.999), rtol=1e-4)
 
 
 @pytest.mark.parametrize("decays", [True, False])

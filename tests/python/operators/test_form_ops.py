@@ -265,6 +265,13 @@ def test_scale_sum_increment_mean() -> None:
     later = OpTest("scale", {"X": X}, {"scale": 2.0, "bias": 1.0, "bias_after_scale": False}, {"Out": 2 * (X + 1)})
     later.check_outputs()
     later.check_gradients(["X"])
+    for factor in (np.array([2.0]), np.array([2.0], np.float32)):
+        test = OpTest("scale", {"X": X, "ScaleTensor": factor}, {"scale": 7.0, "bias": 1.0}, {"Out": 2 * X + 1})
+        test.check_outputs()
+        test.check_gradients(["X"])
+    counts = {"X": np.array([3, 4]), "ScaleTensor": np.array([0.5])}
+    OpTest("scale", counts).check_refused(ValueError, "input ScaleTensor", "an integer", when="run")
+    OpTest("scale", {"X": X, "ScaleTensor": np.array([1.0, 2.0])}).check_refused(ValueError, "ScaleTensor", "single")
     test = OpTest("sum", {"X": [X, 2 * X]}, outputs={"Out": 3 * X})
     test.check_outputs()
     test.check_gradients(["X"])

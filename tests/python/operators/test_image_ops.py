@@ -417,15 +417,18 @@ def test_spp_refuses_what_does_not_fit() -> None:
     OpTest("spp", {"X": x}, {"pyramid_height": 2, "pooling_type": "sum"}).check_refused(ValueError, "pooling_type")
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_lrn(n: int) -> None:
+def test_lrn(n: int, layout: str) -> None:
     x = numbers(2, 4, 2, 3)
     k, alpha, beta = 1.5, 0.3, 0.6
     mid = np.empty_like(x)
     for c in range(4):
         first = c - (n - 1) // 2
         mid[:, c] = k + alpha * (x[:, max(first, 0) : first + n] ** 2).sum(1)
-    attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta}
+    attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta, "data_format": layout}
+    if layout == "NHWC":
+        x, mid = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (x, mid))
     test = OpTest("lrn", {"X": x}, attrs, {"Out": x / mid**beta, "MidOut": mid})
     test.check_outputs()
     test.check_gradients(["X"], ["Out"])
@@ -440,10 +443,13 @@ def test_lrn_refuses_what_does_not_fit() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 6, 2, 3), (2, 6, 0, 3), (0, 6, 1, 1)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_maxout(groups: int, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("axis", [1, 3, -1])
+def test_maxout(axis: int, groups: int, shape: tuple[int, ...]) -> None:
     x = distinct(*shape)
     expected = x.reshape(shape[0], shape[1] // groups, groups, *shape[2:]).max(2)
-    test = OpTest("maxout", {"X": x}, {"groups": groups}, {"Out": expected})
+    if axis != 1:
+        x, expected = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (x, expected))
+    test = OpTest("maxout", {"X": x}, {"groups": groups, "axis": axis}, {"Out": expected})
     test.check_outputs()
     test.check_gradients(["X"])
 
@@ -452,6 +458,7 @@ def test_maxout_refuses_what_does_not_fit() -> None:
     OpTest("maxout", {"X": numbers(2, 6, 1, 1)}, {"groups": 4}).check_refused(ValueError, "X", "groups", "[2, 6, 1, 1]")
     OpTest("maxout", {"X": numbers(2, 6, 1, 1)}, {"groups": 0}).check_refused(ValueError, "groups")
     OpTest("maxout", {"X": numbers(2, 6, 1)}, {"groups": 2}).check_refused(ValueError, "X", "rank 4")
+    OpTest("maxout", {"X": numbers(2, 6, 1, 1)}, {"groups": 2, "axis": 2}).check_refused(ValueError, "axis", "got 2")
 
 
 def patches(x: np.ndarray, kernels: Any, strides: Any, counts: list[list[int]]) -> np.ndarray:

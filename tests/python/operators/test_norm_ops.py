@@ -36,6 +36,9 @@ def test_batch_norm(attrs: dict[str, bool], layout: str, shape: tuple[int, ...])
     test = OpTest("batch_norm", inputs, given, outputs)
     test.check_outputs()
     test.check_gradients(["X", "Scale", "Bias"], ["Y"], tolerance=1e-5)
+    given_by_variable = {**inputs, "MomentumTensor": np.array([momentum], np.float32)}
+    test = OpTest("batch_norm", given_by_variable, {**given, "momentum": 0.1}, outputs)
+    test.check_outputs(rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3000, 300), (200, 7, 3, 5), (40, 2, 20, 20)], ids=str)

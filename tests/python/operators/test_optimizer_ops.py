@@ -178,6 +178,18 @@ def test_what_does_not_fit_is_refused(op_type: str) -> None:
         OpTest(op_type, two, attrs, nothing).check_refused(ValueError, f"input {slot}", "[2]")
 
 
+@pytest.mark.parametrize("op_type", ["adam", "adamw", "lamb"])
+def test_betas_of_variables(op_type: str) -> None:
+    state, attrs, outputs = step(op_type)
+    betas = {"Beta1Tensor": np.array([attrs["beta1"]]), "Beta2Tensor": np.array([attrs["beta2"]])}
+    inputs = {**inputs_of(op_type, state), **betas}
+    OpTest(op_type, inputs, {**attrs, "beta1": 0.1, "beta2": 0.2}, outputs).check_outputs()
+    nothing = dict.fromkeys(outputs)
+    for bad in (1.0, np.nan):
+        refused = OpTest(op_type, {**inputs, "Beta2Tensor": np.array([bad])}, attrs, nothing)
+        refused.check_refused(ValueError, "input Beta2Tensor", "[0, 1)", when="run")
+
+
 def test_lamb_of_a_parameter_of_zeros_takes_steps_of_adam() -> None:
     state, attrs, _ = step("lamb")
     first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G

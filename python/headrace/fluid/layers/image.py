@@ -522,20 +522,30 @@ def adaptive_pool3d(
 
 
 def lrn(
-    input: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, name: str | None = None
+    input: Variable,
+    n: int = 5,
+    k: float = 1.0,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Variable:
     """input / (k + alpha · Σ input²)^beta, the sum over ``n`` channels around each pixel's (Krizhevsky et al., 2012).
 
     Args:
-        input: [N, C, H, W].
+        input: [N, C, H, W]; with ``data_format`` "NHWC", [N, H, W, C].
     """
-    attrs = {"n": n, "k": float(k), "alpha": float(alpha), "beta": float(beta)}
+    attrs = {"n": n, "k": float(k), "alpha": float(alpha), "beta": float(beta), "data_format": data_format}
     return append_layer("lrn", {"X": input}, attrs, name, intermediate="MidOut", intermediate_first=True)
 
 
-def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
-    """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013)."""
-    return append_layer("maxout", {"X": x}, {"groups": groups}, name, exact_name=True)
+def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> Variable:
+    """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013).
+
+    Args:
+        axis: the dimension of the channels: 1, or 3 (-1) for [N, H, W, C].
+    """
+    return append_layer("maxout", {"X": x}, {"groups": groups, "axis": axis}, name, exact_name=True)
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:

@@ -124,7 +124,7 @@ def batch_norm(
     input: Variable,
     act: str | None = None,
     is_test: bool = False,
-    momentum: float = 0.9,
+    momentum: float | Variable = 0.9,
     epsilon: float = 1e-05,
     param_attr: ParamAttrLike = None,
     bias_attr: ParamAttrLike = None,
@@ -142,6 +142,7 @@ def batch_norm(
     Args:
         is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
             ``Program.clone(for_test=True)``.
+        momentum: may be a variable of a single number.
         data_layout: "NHWC": of [N, ..., C].
         use_global_stats: use them in training too.
         fuse_with_relu: apply relu, before ``act``.
@@ -174,11 +175,14 @@ def batch_norm(
     mean.stop_gradient = variance.stop_gradient = True
     saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
     out = helper.create_variable(input.dtype)
+    inputs = {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}
+    if isinstance(momentum, Variable):
+        inputs["MomentumTensor"] = momentum
     helper.append_op(
-        {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance},
+        inputs,
         {"Y": out, "MeanOut": mean, "VarianceOut": variance, **saved},
         {
-            "momentum": float(momentum),
+            **({} if isinstance(momentum, Variable) else {"momentum": float(momentum)}),
             "epsilon": float(epsilon),
             "is_test": is_test,
             "data_layout": data_layout,
@@ -708,19 +712,23 @@ def mul(
 
 def scale(
     x: Variable,
-    scale: float = 1.0,
+    scale: float | Variable = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """scale · x + bias, or scale · (x + bias)."""
-    attrs = {
-        "scale": core.exact_float(scale, "scale"),
-        "bias": core.exact_float(bias, "bias"),
-        "bias_after_scale": bias_after_scale,
-    }
-    return append_layer("scale", {"X": x}, attrs, name, act, exact_name=True)
+    """scale · x + bias, or scale · (x + bias).
+
+    Args:
+        scale: may be a variable of a single floating-point number, which gets no gradient.
+    """
+    inputs, attrs = {"X": x}, {"bias": core.exact_float(bias, "bias"), "bias_after_scale": bias_after_scale}
+    if isinstance(scale, Variable):
+        inputs["ScaleTensor"] = scale
+    else:
+        attrs["scale"] = core.exact_float(scale, "scale")
+    return append_layer("scale", inputs, attrs, name, act, exact_name=True)
 
 
 def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
