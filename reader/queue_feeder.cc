@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,8 @@ class QueueFeeder::Pass {
   bool FeedOne();
   // As FeedOne.
   bool Push(LoDTensorArray tensors);
+  // The tensors of a batch, in the order that hooks_.order gives.
+  LoDTensorArray TensorsInOrder(const ReadyBatch& batch);
 
   const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
   const std::shared_ptr<LoDTensorBlockingQueue> queue_;
@@ -129,6 +132,9 @@ class QueueFeeder::Pass {
   std::atomic<bool> stop_{false};
   std::atomic<bool> ended_{false};     // the pass: the queue is closed, has failed or refuses
   std::atomic<bool> finished_{false};  // because the epoch has
+  // The latest tree, and the order of its tensors; the thread's own.
+  std::string tree_;
+  std::vector<size_t> order_;
 };
 
 bool QueueFeeder::Pass::FeedOne() {
@@ -173,7 +179,7 @@ bool QueueFeeder::Pass::FeedOne() {
     if (batch.problem != shared_memory::ProblemKind::kNone) {
       std::rethrow_exception(hooks_.batch_failed(batch));
     }
-    tensors = TensorsOf(batch);
+    tensors = TensorsInOrder(batch);
     ShapeRowsAsDeclared(queue_->contract(), &tensors);
   }
   // With an explicit order the next indices are wanted before the queue has room again.
@@ -181,6 +187,22 @@ bool QueueFeeder::Pass::FeedOne() {
     hooks_.needs_indices();
   }
   return Push(std::move(tensors));
+}
+
+LoDTensorArray QueueFeeder::Pass::TensorsInOrder(const ReadyBatch& batch) {
+  if (const std::string_view tree = batch.layout().tree(); hooks_.order && tree != tree_) {
+    order_ = hooks_.order(tree);  // before TensorsOf, as its errors name variables
+    tree_ = tree;
+  }
+  LoDTensorArray tensors = TensorsOf(batch);
+  if (order_.empty()) {
+    return tensors;
+  }
+  LoDTensorArray ordered;
+  for (const size_t place : order_) {
+    ordered.push_back(tensors.at(place));
+  }
+  return ordered;
 }
 
 bool QueueFeeder::Pass::Push(LoDTensorArray tensors) {

@@ -13,11 +13,14 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "framework/export.h"
 #include "framework/thread_annotations.h"
@@ -36,6 +39,9 @@ struct FeederHooks {
   std::function<void()> needs_indices;
   // No batch came within the timeout: returns to wait as long again. Without it the queue fails with Timeout.
   std::function<void()> timed_out;
+  // For a tree (see BatchLayout) that batches begin to have: which of their tensors is the first, which the second, and
+  // so on; empty: they are in order. None: they always are.
+  std::function<std::vector<size_t>(std::string_view tree)> order;
   // The error to report for a batch that could not be made.
   std::function<std::exception_ptr(const shared_memory::ReadyBatch&)> batch_failed;
 };

@@ -140,10 +140,10 @@ class BatchScheduler {
   }
 
   std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
-                                    py::object on_supply, py::object on_timeout, double timeout) {
+                                    py::object on_supply, py::object on_timeout, py::object order, double timeout) {
     scheduler_->RequireOwner();
     return StartFeeder(scheduler_, queue, std::move(on_death), std::move(on_supply), std::move(on_timeout),
-                       decode_problem_, Nanoseconds(timeout));
+                       std::move(order), decode_problem_, Nanoseconds(timeout));
   }
 
  private:
@@ -291,10 +291,11 @@ void BindBatchScheduler(py::module_& m) {
           py::arg("stream"),
           "What the worker attached that reported the end of the stream, with its last batch or after it; else b\"\".")
       .def("feed", &BatchScheduler::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
-           py::arg("on_timeout"), py::arg("timeout") = -1.0,
+           py::arg("on_timeout"), py::arg("order") = py::none(), py::arg("timeout") = -1.0,
            "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "
            "exception, with which the queue then fails. `on_timeout` is called after each `timeout` seconds without a "
-           "batch (negative: never).")
+           "batch (negative: never). `order` is given the tree of batches, as bytes, and returns the places that their "
+           "tensors take in turn, an empty list if they are in order.")
       .def(
           "watch_producer",
           [](BatchScheduler& self, uint32_t id, int pidfd, uint32_t threads) {

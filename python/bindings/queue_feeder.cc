@@ -1,9 +1,13 @@
 // _core.QueueFeeder.
 #include "python/bindings/queue_feeder.h"
 
+#include <pybind11/stl.h>
+
 #include <exception>
 #include <functional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "framework/errors.h"
 #include "python/bindings/bindings.h"
@@ -18,6 +22,13 @@ namespace {
 using shared_memory::BatchScheduler;
 using shared_memory::ReadyBatch;
 
+// What stands for an argument in Python.
+template <typename T>
+const T& InPython(const T& argument) {
+  return argument;
+}
+py::bytes InPython(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
+
 // Calls `function` under the GIL, from a thread that does not hold it, and passes the result to `use`.
 template <typename Use, typename... Arguments>
 void CallInPython(const SharedObject& function, const Use& use, const Arguments&... arguments) {
@@ -26,7 +37,7 @@ void CallInPython(const SharedObject& function, const Use& use, const Arguments&
     Throw<FailedPrecondition>("the interpreter is ending");
   }
   try {
-    use(py::reinterpret_borrow<py::object>(function.get())(arguments...));
+    use(py::reinterpret_borrow<py::object>(function.get())(InPython(arguments)...));
   } catch (py::error_already_set& error) {
     error.restore();
     throw PythonError::Fetch();
@@ -48,14 +59,21 @@ std::function<void()> Hook(py::object function) {
 
 std::shared_ptr<QueueFeeder> StartFeeder(std::shared_ptr<BatchScheduler> scheduler,
                                          const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
-                                         py::object on_supply, py::object on_timeout, py::object decode_problem,
-                                         int64_t timeout_ns) {
+                                         py::object on_supply, py::object on_timeout, py::object order,
+                                         py::object decode_problem, int64_t timeout_ns) {
   FeederHooks hooks;
   hooks.producer_died = Hook(std::move(on_death));
   if (!on_supply.is_none()) {
     hooks.needs_indices = Hook(std::move(on_supply));
   }
   hooks.timed_out = Hook(std::move(on_timeout));
+  if (!order.is_none()) {
+    hooks.order = [shared = ShareObject(std::move(order))](std::string_view tree) {
+      std::vector<size_t> places;
+      CallInPython(shared, [&](const py::object& result) { places = result.cast<std::vector<size_t>>(); }, tree);
+      return places;
+    };
+  }
   hooks.batch_failed = [decode = ShareObject(std::move(decode_problem))](const ReadyBatch& batch) {
     std::exception_ptr error;
     try {

@@ -376,6 +376,7 @@ class BatchScheduler:
         on_death: Callable[[], BaseException | None],
         on_supply: Callable[[], BaseException | None] | None,
         on_timeout: Callable[[], BaseException | None],
+        order: Callable[[bytes], list[int]] | None = None,
         timeout: float = -1.0,
     ) -> QueueFeeder: ...
     def watch_producer(self, id: int, pidfd: int, threads: int = 1) -> None: ...

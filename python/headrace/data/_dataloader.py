@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional
 
 from headrace import _core, errors
@@ -671,12 +671,12 @@ class DataLoader(Generic[Batch]):
         else:
             self._idle.put(engine, self._config.workers_are_alike)
 
-    def _feed(self, queue: _core.LoDTensorBlockingQueue) -> Feed:
+    def _feed(self, queue: _core.LoDTensorBlockingQueue, names: Sequence[str] | None = None) -> Feed:
         """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by
-        ``py_reader.decorate_loader``.
+        ``py_reader.decorate_loader``. ``names``: see :class:`Feed`.
         """
         engine, progress = self._start_epoch(feeds=True)
         progress.feeding = True
-        feed = Feed(engine, queue, progress.finish, self._give_back(progress))
+        feed = Feed(engine, queue, names, progress.finish, self._give_back(progress))
         self._running.add(feed)
         return feed

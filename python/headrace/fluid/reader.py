@@ -286,7 +286,7 @@ def _source_of(feed_list: Sequence[Variable], capacity: int) -> FeedSource:
     specs = [(list(v.shape), int(v.dtype), int(v.lod_level)) for v in feed_list]
     names = [variable.name for variable in feed_list]
     queue = init_queue(scope, f"{name}.queue", capacity, specs, names)
-    return FeedSource(name, name, queue, scope, [(each, *spec) for each, spec in zip(names, specs)])
+    return FeedSource(name, name, queue, scope, [(each, *spec) for each, spec in zip(names, specs)], is_named=True)
 
 
 def _read_by_program(feed_list: Sequence[Variable], capacity: int, use_double_buffer: bool) -> FeedSource:

@@ -43,8 +43,12 @@ class FeedHandle(Protocol):
 class FeedingLoader(Protocol):
     """The argument of ``decorate_loader``: an object that feeds a queue without running Python for each batch."""
 
-    def _feed(self, queue: LoDTensorBlockingQueue) -> FeedHandle:
-        """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it."""
+    def _feed(self, queue: LoDTensorBlockingQueue, names: Sequence[str] | None = None) -> FeedHandle:
+        """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it.
+
+        Args:
+            names: what batches that have names call the values; None: values come in order.
+        """
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The place of its next batch; ``batches``: of the epoch, how many have been consumed."""
@@ -149,6 +153,10 @@ class FeedSource:
     to the queue once that is over; so ``reset`` is safe in any state, and nothing of an old pass gets into a new one.
 
     Thread-safety: one lock guards start and reset; the queue has its own.
+
+    Args:
+        specs: of each variable that is read: name, shape, dtype, LoD level.
+        is_named: the names are the user's.
     """
 
     def __init__(
@@ -158,8 +166,10 @@ class FeedSource:
         queue: LoDTensorBlockingQueue,
         scope: Scope,
         specs: Sequence[tuple[str, Sequence[int], Any, int]],
+        is_named: bool,
     ) -> None:
         self.name = name
+        self._is_named = is_named
         #: How errors call it.
         self.title = f"py_reader '{name}'"
         #: What precedes messages about its batches.
@@ -225,7 +235,8 @@ class FeedSource:
     def decorate_loader(self, loader: FeedingLoader) -> None:
         if not callable(getattr(loader, "_feed", None)):
             raise errors.TypeMismatch(f"decorate_loader takes a headrace.DataLoader, got {type(loader).__name__}")
-        self.decorate(lambda: loader._feed(self.queue))
+        names = [name for name, *_ in self._specs] if self._is_named else None
+        self.decorate(lambda: loader._feed(self.queue, names))
         self.loader = loader
 
     def _given(self) -> Counter[str]:

@@ -469,6 +469,83 @@ def test_a_loaders_rows_get_the_declared_dimensions_of_one(exe: fluid.Executor, 
     reader.reset()
 
 
+class Named:
+    """Samples whose keys change their order."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        values = {
+            "words": np.arange(index % 2 + 1),
+            "x": np.full(2, index, np.float32),
+            "y": np.full(2, -index, np.float32),
+            "text": str(index),
+            "pair": [np.zeros(2, np.float32)] * 2,
+        }
+        return {key: values[key] for key in (self.keys if index < 2 else reversed(self.keys))}
+
+
+def named_variables() -> list[fluid.framework.Variable]:
+    words = fluid.layers.data("words", [1], dtype="int64", lod_level=1)
+    return [words, fluid.layers.data("x", [2]), fluid.layers.data("y", [2])]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("by_data", [False, True], ids=["from_generator", "create_py_reader_by_data"])
+def test_a_loaders_arrays_of_a_mapping_go_to_the_variables_of_their_names(
+    exe: fluid.Executor, by_data: bool, num_workers: int
+) -> None:
+    loader = DataLoader(Named("y", "words", "x"), batch_size=2, num_workers=num_workers, ragged={"words": "lod"})
+    if by_data:
+        reader = fluid.layers.create_py_reader_by_data(2, named_variables())
+        words, x, y = fluid.layers.read_file(reader)
+        reader.decorate_loader(loader)
+    else:
+        words, x, y = variables = named_variables()
+        reader = fluid.io.DataLoader.from_generator(variables, capacity=2, iterable=False)
+        reader.set_loader(loader)
+    total = x * 3.0 + y
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        reader.start()
+        for first in (0, 2):
+            got, ids = exe.run(fetch_list=[total, words], return_numpy=False)
+            assert np.asarray(got)[:, 0].tolist() == [2 * first, 2 * (first + 1)]
+            assert ids.recursive_sequence_lengths() == [[1, 2]]
+            assert np.asarray(ids).ravel().tolist() == [0, 0, 1]
+        with pytest.raises(core.EOFException):
+            exe.run(fetch_list=[total])
+        reader.reset()
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        (["x"], errors.InvalidArgument, "batches have 'x', but the variables are 'x', 'y'"),
+        (["y", "x", "text"], errors.InvalidArgument, "batches have 'y', 'x', 'text', but the variables are 'x', 'y'"),
+        (["x", "text"], errors.TypeMismatch, "'text' takes an array"),
+        (["pair", "x"], errors.InvalidArgument, "'pair' takes one array, but the loader's batches have several"),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loaders_mapping_that_does_not_fit_the_variables(
+    exe: fluid.Executor, keys: list[str], error: type[Exception], message: str, num_workers: int
+) -> None:
+    names = keys if error is errors.TypeMismatch or "pair" in keys else ["x", "y"]
+    reader = fluid.io.DataLoader.from_generator([fluid.layers.data(n, [2]) for n in names], 2, iterable=False)
+    reader.set_loader(DataLoader(Named(*keys), batch_size=2, num_workers=num_workers))
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        reader.start()
+        with pytest.raises(error, match=message):
+            exe.run(fetch_list=[names[0]])
+        reader.reset()
+
+
 def test_a_loaders_rows_of_another_shape_stay_as_they_are(exe: fluid.Executor) -> None:
     """Of as many elements, but in another arrangement: rearranging them would be wrong without a word."""
     reader = fluid.layers.py_reader(2, [[-1, 3, 2], [-1]], ["float32", "int64"], use_double_buffer=False)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace import _core
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
+from headrace.data._samples.batch_tree import places_by_name
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.group import WorkerGroup
@@ -29,6 +31,8 @@ class Feed:
     Thread-safety: ``stop`` may be called by any thread, at any time, also twice.
 
     Args:
+        names: the variables that take the arrays of a batch: those of a mapping go by name, others in order. None: all
+            go in order.
         finish: called with the engine if the feeding has stopped at the end of the epoch and all batches were taken
             from the queue.
         give_back: called with the engine once the feeding has stopped.
@@ -38,6 +42,7 @@ class Feed:
         self,
         engine: Engine,
         queue: _core.LoDTensorBlockingQueue,
+        names: Sequence[str] | None,
         finish: Callable[[Engine], None],
         give_back: Callable[[Engine], None],
     ) -> None:
@@ -61,6 +66,7 @@ class Feed:
             on_death=_hook(engine.workers.replace_dead),
             on_supply=_hook(engine.supply.top_up_or_raise) if engine.supply.needed else None,
             on_timeout=_hook(engine.stall.note),
+            order=None if names is None else functools.partial(places_by_name, tuple(names)),
             timeout=engine.stall.seconds,
         )
         try:

@@ -25,10 +25,12 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Sequence
 from typing import Any, Union
 
 import numpy as np
 
+from headrace import errors
 from headrace.data._samples.pickling import unsendable
 
 Structure = tuple[Any, ...]
@@ -55,6 +57,34 @@ def dtype_in_tree(dtype: np.dtype[Any] | None) -> np.dtype[Any] | str | None:
 def dtype_of_tree(dtype: np.dtype[Any] | str | None) -> np.dtype[Any] | None:
     """The inverse of :func:`dtype_in_tree`."""
     return np.dtype(dtype) if isinstance(dtype, str) else dtype
+
+
+def places_by_name(names: Sequence[str], tree: bytes) -> list[int]:
+    """Which of a batch's arrays the variables of a program take that have these names: in a mapping or dataclass, those
+    of their names.
+
+    Returns:
+        A place for each name; an empty list if the arrays are in the order of the variables.
+
+    Raises:
+        InvalidArgument: a mapping or dataclass has other names, or several arrays under one.
+        TypeMismatch: there is something else than an array for a variable.
+    """
+    structure, dtypes = pickle.loads(tree)[:2]
+    named = structure[0] in ("dict", "dataclass")
+    children = structure[-1] if named or structure[0] in ("list", "tuple", "namedtuple", "sequence") else [structure]
+    keys = list(structure[-2]) if named else list(names)
+    if named and set(keys) != set(names):
+        raise errors.InvalidArgument(
+            f"the loader's batches have {', '.join(map(repr, keys))}, but the variables are "
+            f"{', '.join(map(repr, names))}"
+        )
+    for key, child in zip(keys, children) if len(keys) == len(children) else ():
+        if child[0] in ("object", "objects") or (child[0] == "leaf" and dtypes[child[1]] is None):
+            raise errors.TypeMismatch(f"'{key}' takes an array, but the loader's batches have other objects there")
+        if named and child[0] not in ("leaf", "ragged"):
+            raise errors.InvalidArgument(f"'{key}' takes one array, but the loader's batches have several there")
+    return [keys.index(name) for name in names] if named else []
 
 
 def dumps_tree(value: Any) -> bytes:

@@ -171,7 +171,8 @@ def _py_reader(
                 raise errors.AlreadyExists(f"py_reader '{base}': the name is taken by another variable of the program")
     if _has_queue(scope, base):
         raise errors.AlreadyExists(f"py_reader '{base}': the scope already has one of this name")
-    if not tensor_names:  # errors about feeds name the variables that read_file will return
+    is_named = bool(tensor_names)
+    if not is_named:  # errors about feeds name the variables that read_file will return
         tensor_names = _read_names(len(specs))
 
     queue = init_queue(scope, queue_name, capacity, specs, tensor_names)
@@ -181,6 +182,7 @@ def _py_reader(
         queue,
         scope,
         [(n, *spec) for n, spec in zip(tensor_names, specs)],
+        is_named,
     )
     block = startup.global_block()
     block.create_var(name=queue_name, type=VarType.RAW, persistable=True)
