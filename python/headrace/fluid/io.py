@@ -345,7 +345,7 @@ def save_inference_model(
 
     Raises:
         NotFound: the program declares no such variable.
-        InvalidArgument: there is no target, or the targets need a reader even when the variables are fed.
+        InvalidArgument: there is no target, or the targets need a reader or other data even when the variables are fed.
         TypeMismatch: an argument is of another type.
     """
     check_executor(executor)
@@ -363,9 +363,10 @@ def save_inference_model(
         _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename, program_only)
         return names
     program, names = _with_named_targets(program, targets)
+    inference = program.desc.inference_program(feeds, names)
+    _check_fed(inference.block(0))
     if program_only:
-        desc = program.desc.inference_program(feeds, names)
-        core.replace_files(os.fspath(dirname), {model_filename or _MODEL: desc.serialize_to_string()})
+        core.replace_files(os.fspath(dirname), {model_filename or _MODEL: inference.serialize_to_string()})
         return names
     core.save_inference_model(
         program.desc,
@@ -377,6 +378,20 @@ def save_inference_model(
         params_filename or "",
     )
     return names
+
+
+def _check_fed(block: core.BlockDesc) -> None:
+    """Raises InvalidArgument if a model computes with data that it is not fed with."""
+    ops = block.ops()
+    written = {name for op in ops for name in op.output_arg_names()}
+    for op in ops:
+        for name in op.input_arg_names():
+            var = block.find_var(name)
+            if name not in written and var is not None and var.attrs.get("is_data"):
+                raise errors.InvalidArgument(
+                    f"what is fetched depends on '{name}', which operator '{op.type}' reads: "
+                    "feeded_var_names has to have it, too"
+                )
 
 
 def _with_named_targets(program: Program, targets: Sequence[Variable]) -> tuple[Program, list[str]]:

@@ -585,6 +585,20 @@ def test_a_model_that_is_loaded_keeps_the_names_of_what_it_computes(exe: fluid.E
     assert (found.tolist(), doubled.tolist()) == ([1], [[2, 6]])
 
 
+def test_a_model_has_to_be_fed_with_all_data_that_it_needs(exe: fluid.Executor, tmp_path: Path) -> None:
+    x, y = fluid.layers.data("x", [2]), fluid.layers.data("y", [1])
+    out = fluid.layers.fc(x, 1)
+    loss = fluid.layers.mean(fluid.layers.square_error_cost(out, y))
+    exe.run(fluid.default_startup_program())
+    for feeds, target, missing in ((["y"], out, "x"), (["x"], loss, "y"), ([], out, "x")):
+        with pytest.raises(
+            errors.InvalidArgument, match=f"depends on '{missing}', which operator '(mul|.*sub|.*)' reads"
+        ):
+            fluid.io.save_inference_model(str(tmp_path), feeds, [target], exe)
+    assert not list(tmp_path.iterdir())
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe)
+
+
 @pytest.mark.parametrize("deployed", [True, False])
 def test_a_model_can_be_saved_without_parameters(exe: fluid.Executor, tmp_path: Path, deployed: bool) -> None:
     out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)  # whose parameters nobody has initialized
