@@ -211,6 +211,15 @@ def _address_space() -> Finding:
     return Finding(OK, "no limit" if limit == float("inf") else f"at most {_mib(limit)}")
 
 
+@_check("file size")
+def _file_size() -> Finding:
+    limit = _soft_limit(resource.RLIMIT_FSIZE)
+    detail = "no limit" if limit == float("inf") else f"at most {_mib(limit)}"
+    if limit < _LITTLE_ADDRESS_SPACE:
+        return Finding(WARNING, detail, "Raise the limit (ulimit -f unlimited): an arena is a file, and is smaller now.")
+    return Finding(OK, detail)
+
+
 @_check("memory")
 def _memory() -> Finding:
     match = re.search(r"MemAvailable:\s*(\d+)", _read("/proc/meminfo"))

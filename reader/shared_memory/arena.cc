@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <new>
@@ -56,6 +57,13 @@ size_t FreeAddressSpace(size_t bytes) {
     (HasAddressSpace(middle) ? granted : refused) = middle;
   }
   return granted;
+}
+
+// How large a file may be. The whole of an arena counts, although little of it has memory. A file is never made larger:
+// SIGXFSZ, which may end the process, would be the answer.
+size_t LargestFile() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
 // A file without a name. If vm.memfd_noexec is 2, the kernel requires MFD_NOEXEC_SEAL; older kernels reject the flag.
@@ -124,12 +132,17 @@ const char* NameOf(ClaimKind kind) {
 }
 
 std::string LimitHint(size_t slot_bytes) {
-  rlimit limit{};
-  if (slot_bytes >= ArenaOptions().slot_bytes || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+  if (slot_bytes >= ArenaOptions().slot_bytes) {
     return {};
   }
-  return StrCat(". The limit of ", limit.rlim_cur >> 20,
-                " MiB of address space (RLIMIT_AS, ulimit -v) leaves no more: raise it, or make smaller batches");
+  std::string hint;
+  if (rlimit limit{}; getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    hint = StrCat(limit.rlim_cur >> 20, " MiB of address space (RLIMIT_AS, ulimit -v)");
+  }
+  if (const size_t largest = LargestFile(); largest != SIZE_MAX) {
+    hint += StrCat(hint.empty() ? "" : ", or that of ", largest >> 20, " MiB for a file (RLIMIT_FSIZE, ulimit -f)");
+  }
+  return hint.empty() ? hint : StrCat(". The limit of ", hint, " leaves no more: raise it, or make smaller batches");
 }
 
 std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
@@ -151,13 +164,15 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   const uint32_t fewest = options.fewest_slots == 0 ? options.slot_count : options.fewest_slots;
   const size_t largest = RoundUp(options.slot_bytes, kPage);
   const size_t roomy = std::min(largest, kRoomySlot);
-  for (size_t room = FreeAddressSpace(2 * (arena->slots_offset_ + largest * options.slot_count)) / 2;; room /= 2) {
+  const size_t wanted = arena->slots_offset_ + largest * options.slot_count;
+  for (size_t room = std::min(FreeAddressSpace(2 * wanted) / 2, LargestFile());; room /= 2) {
     const size_t budget = room - std::min(room, arena->slots_offset_);
     arena->slot_count_ = static_cast<uint32_t>(std::clamp<size_t>(budget / roomy, fewest, options.slot_count));
     arena->slot_bytes_ = std::min(largest, budget / arena->slot_count_ / kPage * kPage);
     const size_t bytes = arena->slots_offset_ + std::max(arena->slot_bytes_, kSmallestSlot) * arena->slot_count_;
     HR_ENFORCE(arena->slot_bytes_ >= kSmallestSlot, ResourceExhausted, "cannot get ", bytes,
-               " bytes of shared memory: ", std::strerror(errno), LimitHint(arena->slot_bytes_));
+               " bytes of shared memory: ", std::strerror(bytes > LargestFile() ? EFBIG : errno),
+               LimitHint(arena->slot_bytes_));
     if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && arena->Map(bytes)) {
       break;
     }

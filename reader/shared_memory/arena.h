@@ -42,8 +42,8 @@ struct ArenaOptions {
   uint32_t trace_events = 0;  // kept per producer, at most kMaxTraceEvents; 0: no trace
 };
 
-// What to add to an error about a slot of that size that is too small: words on a limit of address space, if there is
-// one; else nothing.
+// What to add to an error about a slot of that size that is too small: words on a limit of address space or of files,
+// if there is one; else nothing.
 HEADRACE_API std::string LimitHint(size_t slot_bytes);
 
 class HEADRACE_API Arena {

@@ -162,6 +162,14 @@ def test_little_address_space() -> None:
     assert found["loader, fork"].status == OK
 
 
+def test_small_files() -> None:
+    found = examine("file size", "loader, fork", prefix=("prlimit", f"--fsize={100 << 20}"))
+    assert found["file size"].status == WARNING
+    assert found["file size"].detail == "at most 100 MiB"
+    assert "ulimit -f" in found["file size"].advice
+    assert found["loader, fork"].status == OK
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user of its own")
 def test_few_processes() -> None:
     """The user has a process, this one, and no more."""

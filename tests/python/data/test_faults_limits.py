@@ -95,6 +95,14 @@ def test_little_address_space(mebibytes: int, enough: bool, context: str) -> Non
         assert "300 MiB of address space (RLIMIT_AS, ulimit -v)" in result["error"]
 
 
+def test_small_files() -> None:
+    """The arena is one."""
+    result = run("big_batches", "fork", prefix=f"prlimit --fsize={100 << 20}")
+    assert not result["ok"]
+    assert "needs 16777216 bytes" in result["error"]
+    assert "100 MiB for a file (RLIMIT_FSIZE, ulimit -f)" in result["error"]
+
+
 def test_no_address_space_for_a_place_that_is_kept() -> None:
     """The sample fails with its own error, the loader goes on, and the place shows no other sample."""
     result = run("keeps_places")

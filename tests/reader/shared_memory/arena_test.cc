@@ -251,6 +251,28 @@ TEST(ArenaTest, ABatchThatDoesNotFitBecauseOfTheLimitSaysSo) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// The default action for SIGXFSZ would end the child.
+TEST(ArenaTest, ALimitOnFilesGivesSmallerSlotsAndIsNamed) {
+  ChildProcess child([] {
+    const rlimit limit{size_t{100} << 20, size_t{100} << 20};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    const size_t bytes = 8 * Arena::Create(Options(8, size_t{4} << 30))->slot_bytes();
+    if (bytes > limit.rlim_cur || bytes < limit.rlim_cur / 2) _exit(3);
+    if (LimitHint(1 << 20).find("100 MiB for a file (RLIMIT_FSIZE, ulimit -f)") == std::string::npos) _exit(4);
+    const rlimit lower{size_t{1} << 20, limit.rlim_max};
+    if (setrlimit(RLIMIT_FSIZE, &lower) != 0) _exit(2);
+    try {
+      Arena::Create(Options(8, size_t{4} << 30));
+    } catch (const ResourceExhausted& error) {
+      _exit(error.message().find("File too large. The limit of 1 MiB for a file") != std::string::npos ? 0 : 5);
+    }
+    _exit(6);
+  });
+  const int status = child.Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(ArenaTest, TooLittleAddressSpaceIsAnErrorThatNamesTheBytes) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   ChildProcess child([] {
