@@ -35,20 +35,20 @@ static T Maximum(int64_t n, const T* x) {
 }
 
 template <typename T>
-void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out) {
+void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
   for (int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
     const T max = Maximum(cols, x);
     for (int64_t c = 0; c < cols; ++c) {
-      out[c] = x[c] - max;
+      out[c] = std::max(x[c] - max, lowest);  // NaN stays
     }
   }
 }
 
 template <typename T>
-void Softmax(int64_t rows, int64_t cols, const T* x, T* out) {
+void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
   ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
     const int64_t at = begin * cols;
-    SubtractRowMaximum(end - begin, cols, x + at, out + at);
+    SubtractRowMaximum(end - begin, cols, x + at, out + at, lowest);
     VectorExp((end - begin) * cols, out + at, out + at);
     for (int64_t r = begin; r < end; ++r) {
       T* row = out + r * cols;
@@ -74,15 +74,19 @@ void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T*
   });
 }
 
-#define HEADRACE_INSTANTIATE(T)                                        \
-  template void SubtractRowMaximum<T>(int64_t, int64_t, const T*, T*); \
-  template void Softmax<T>(int64_t, int64_t, const T*, T*);            \
+#define HEADRACE_INSTANTIATE(T)                                           \
+  template void SubtractRowMaximum<T>(int64_t, int64_t, const T*, T*, T); \
+  template void Softmax<T>(int64_t, int64_t, const T*, T*, T);            \
   template void SoftmaxGrad<T>(int64_t, int64_t, const T*, const T*, T*)
 HEADRACE_INSTANTIATE(float);
 HEADRACE_INSTANTIATE(double);
 #undef HEADRACE_INSTANTIATE
 
 namespace {
+
+// As in Fluid, no probability of the operator softmax is less than e^-64 of the greatest: its logarithm and reciprocal
+// stay finite, so that cross_entropy has a gradient however far the logits are apart.
+constexpr int kLowestLogit = -64;
 
 size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
   return FrontAxis(op.Attr<int32_t>("axis"), dims.size(), "axis");
@@ -92,7 +96,8 @@ size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
 // kernels below go through a matrix [extent, inner] row by row, with a buffer of one row for what they sum.
 
 template <typename T>
-void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T* out) {
+void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T* out,
+                           T lowest = -std::numeric_limits<T>::infinity()) {
   std::fill_n(max, inner, -std::numeric_limits<T>::infinity());
   for (int64_t e = 0; e < extent; ++e) {
     for (int64_t i = 0; i < inner; ++i) {
@@ -101,7 +106,7 @@ void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T*
   }
   for (int64_t e = 0; e < extent; ++e) {
     for (int64_t i = 0; i < inner; ++i) {
-      out[e * inner + i] = x[e * inner + i] - max[i];
+      out[e * inner + i] = std::max(x[e * inner + i] - max[i], lowest);
     }
   }
 }
@@ -124,12 +129,12 @@ void SoftmaxKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
   if (s.inner == 1) {
-    return Softmax(s.outer, s.extent, x, out);
+    return Softmax(s.outer, s.extent, x, out, T(kLowestLogit));
   }
   PoolVector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   const int64_t size = s.extent * s.inner;
   for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
-    SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out);
+    SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out, T(kLowestLogit));
     VectorExp(size, out, out);
     SumColumns(s.extent, s.inner, buffer.data(), [out](int64_t i) { return out[i]; });
     for (int64_t e = 0; e < s.extent; ++e) {
@@ -288,7 +293,7 @@ OpRegistrar&& BackwardSlots(OpRegistrar&& op) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(softmax)
-    .Comment("exp(X) divided by its sum along a dimension. Out may be X.")
+    .Comment("exp(X) divided by its sum along a dimension; X counts as at most 64 below its maximum. Out may be X.")
     .With(ForwardSlots)
     .Kernel<float>(SoftmaxKernel<float>)
     .Kernel<double>(SoftmaxKernel<double>);

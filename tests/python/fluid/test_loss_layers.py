@@ -373,3 +373,14 @@ def test_similarity_focus_is_a_mask(exe: fluid.Executor) -> None:
     images = np.array([[[[0, 0], [0, 0]], [[1, 2], [3, 9]]]], np.float32)
     got = exe.run(feed={"x": images}, fetch_list=[mask])[0]
     np.testing.assert_array_equal(got, np.tile(np.eye(2), (1, 2, 1, 1)))
+
+
+def test_softmax_and_cross_entropy_learn_however_far_the_logits_are_apart() -> None:
+    logits = fluid.layers.data("logits", [2], stop_gradient=False)
+    label = fluid.layers.data("label", [1], dtype="int64")
+    loss = fluid.layers.cross_entropy(fluid.layers.softmax(logits), label)
+    (gradient,) = fluid.gradients(loss, logits)
+    feed = {"logits": np.array([[0, gap] for gap in (50, 90, 1000)], np.float32), "label": np.zeros((3, 1), np.int64)}
+    got, losses = fluid.Executor().run(feed=feed, fetch_list=[gradient, loss])
+    np.testing.assert_allclose(got, [[-1, 1]] * 3, rtol=1e-5)
+    np.testing.assert_allclose(losses, [[50], [64], [64]], rtol=1e-5)
