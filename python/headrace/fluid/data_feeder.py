@@ -56,8 +56,9 @@ class _Column:
 
     def _rows(self, value: Any, index: int) -> Iterable[np.ndarray]:
         """The value in the declared shape. It may come flat, or with other neighbouring dimensions merged, or as a
-        number without its dimension of 1. Without LoD, it may be several rows, as in Fluid: a batch that was made
-        elsewhere.
+        number without its dimension of 1. Without LoD, as in Fluid, it may be several rows: a batch that was made
+        elsewhere; and images and the like may have other extents, which operators check, but not the declared ones in
+        another order.
         """
         try:
             with np.errstate(invalid="ignore"):
@@ -75,9 +76,13 @@ class _Column:
         wanted = self.shape[1:]
         if -1 not in wanted and row.size == math.prod(wanted) and _merges(row.shape, wanted):
             return [row.reshape(wanted)]
-        for rows in [row[np.newaxis], *([row] if self.lod_level == 0 else [])]:
-            if rows.ndim == len(self.shape) and all(w in (-1, g) for w, g in zip(wanted, rows.shape[1:])):
-                return rows
+        is_row, is_rows = row.ndim == len(wanted), self.lod_level == 0 and row.ndim == len(self.shape)
+        fits = all(w in (-1, g) for w, g in zip(wanted, row.shape[1:] if is_rows else row.shape))
+        if is_rows and fits:
+            return row
+        is_image = self.lod_level == 0 and row.ndim > 1
+        if is_row and (fits or (is_image and sorted(row.shape) != sorted(wanted))):
+            return [row]
         raise errors.InvalidArgument(
             f"variable '{self.name}' takes values of shape {wanted} (-1 is any), "
             f"but sample {index} has {list(row.shape)}"

@@ -45,6 +45,14 @@ def test_a_sample_may_come_with_dimensions_merged_or_of_1(declared: list[int], s
     np.testing.assert_array_equal(np.asarray(tensor), np.arange(6).reshape(1, *declared))
 
 
+def test_images_may_have_other_extents() -> None:
+    """Those of one batch have the same."""
+    image = np.zeros((3, 6, 5))
+    assert feeder([3, 8, 8]).feed([(image,), (image,)])["x"].shape() == [2, 3, 6, 5]
+    with pytest.raises(errors.InvalidArgument, match=r"need the same shape, .* \[3, 6, 5\] and sample 1 \[3, 6, 6\]"):
+        feeder([3, 8, 8]).feed([(image,), (np.zeros((3, 6, 6)),)])
+
+
 @pytest.mark.parametrize("shape", [(3, 2), (1, 3, 2)])
 def test_a_sample_that_is_transposed_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(errors.InvalidArgument, match=rf"'x'.*shape \[2, 3\].*sample 1 has {re.escape(str([*shape]))}"):
