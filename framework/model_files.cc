@@ -1,6 +1,8 @@
 #include "framework/model_files.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -180,7 +182,8 @@ void SaveProgram(const ProgramDesc& program, const fs::path& path) {
 
 std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  HR_ENFORCE(file.is_open() && fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "'");
+  HR_ENFORCE(file.is_open(), IoError, "cannot read the program '", path.string(), "': ", std::strerror(errno));
+  HR_ENFORCE(fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "': it is not a file");
   try {
     return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
   } catch (Error& error) {

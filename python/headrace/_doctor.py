@@ -216,7 +216,8 @@ def _file_size() -> Finding:
     limit = _soft_limit(resource.RLIMIT_FSIZE)
     detail = "no limit" if limit == float("inf") else f"at most {_mib(limit)}"
     if limit < _LITTLE_ADDRESS_SPACE:
-        return Finding(WARNING, detail, "Raise the limit (ulimit -f unlimited): an arena is a file, and is smaller now.")
+        advice = "Raise the limit (ulimit -f unlimited): an arena is a file, and is smaller now."
+        return Finding(WARNING, detail, advice)
     return Finding(OK, detail)
 
 

@@ -32,7 +32,10 @@ std::shared_ptr<BatchScheduler> SchedulerWithoutIndices() {
 }
 
 FeederHooks HooksWith(std::function<void()> needs_indices) {
-  return {.producer_died = [] {}, .needs_indices = std::move(needs_indices), .timed_out = {}, .batch_failed = {}};
+  FeederHooks hooks;
+  hooks.producer_died = [] {};
+  hooks.needs_indices = std::move(needs_indices);
+  return hooks;
 }
 
 TEST(QueueFeederTest, AHookMayDropTheLastReferenceToTheFeeder) {

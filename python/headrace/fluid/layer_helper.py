@@ -29,6 +29,7 @@ __all__ = [
     "as_integers",
     "check_shape",
     "check_variable",
+    "check_variables",
     "declare_known",
     "ints_argument",
 ]
@@ -47,6 +48,15 @@ def check_variable(value: Any, what: str, layer: str) -> Variable:
     if not isinstance(value, Variable):
         raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a Variable, got {type(value).__name__}")
     return value
+
+
+def check_variables(value: Any, what: str, layer: str) -> list[Variable]:
+    """A Variable, or a list of Variables, as a list."""
+    if not isinstance(value, (Variable, list, tuple)):
+        raise errors.TypeMismatch(
+            f"layers.{layer}: {what} has to be a Variable or a list of Variables, got {type(value).__name__}"
+        )
+    return [check_variable(item, what, layer) for item in ([value] if isinstance(value, Variable) else value)]
 
 
 def check_shape(value: Any, what: str, layer: str) -> list[int]:

@@ -431,7 +431,7 @@ def test_programs_are_freed(exe: fluid.Executor) -> None:
 def test_the_registry_describes_operators() -> None:
     assert {"relu", "mul", "read", "sgd"} <= set(core.op_types())
     info = core.op_info("scale")
-    assert [slot["name"] for slot in info["inputs"]] == ["X"]
+    assert [slot["name"] for slot in info["inputs"]] == ["X", "ScaleTensor"]
     assert {attr["name"]: attr["default"] for attr in info["attrs"]}["scale"] == 1.0
     assert "float32" in info["kernels"]
     assert info["differentiable"]

@@ -354,6 +354,18 @@ def test_an_unknown_activation_is_refused() -> None:
         fluid.layers.fc(x, 3, act="swoosh")
 
 
+def test_inputs_that_are_no_variables() -> None:
+    for layer in (lambda: fluid.layers.fc(3, 2), lambda: fluid.layers.sums(3), lambda: fluid.layers.concat("x")):
+        with pytest.raises(
+            errors.TypeMismatch, match=r"input has to be a Variable or a list of Variables, got (int|str)"
+        ):
+            layer()
+    with pytest.raises(errors.TypeMismatch, match=r"layers.fc: input has to be a Variable, got int"):
+        fluid.layers.fc([3], 2)
+    with pytest.raises(errors.TypeMismatch, match=r"layers.data: name has to be a string, got 4"):
+        fluid.layers.data(4, [3])
+
+
 def test_scale_by_a_variable() -> None:
     x, factor = constant(np.array([1, 2], np.float32)), fluid.layers.fill_constant([1], "float32", 3.0)
     x.stop_gradient = False

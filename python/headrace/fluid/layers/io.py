@@ -57,6 +57,8 @@ def data(
         shape: with ``append_batch_size`` that of a sample: the batch's dimension, -1, is put before it unless it has a
             -1 itself. None and negative values count as -1.
     """
+    if not isinstance(name, str):
+        raise errors.TypeMismatch(f"layers.data: name has to be a string, got {name!r}")
     if not isinstance(shape, (list, tuple)):
         raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
     shape = _dims(shape)

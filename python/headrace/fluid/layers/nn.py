@@ -13,7 +13,14 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
 from headrace.fluid.framework import OpRole, Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
+from headrace.fluid.layer_helper import (
+    LayerHelper,
+    append_layer,
+    as_integers,
+    check_shape,
+    check_variable,
+    check_variables,
+)
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -90,14 +97,14 @@ def fc(
     Returns:
         The first ``num_flatten_dims`` dimensions of the input, then ``size``.
     """
-    inputs = [input] if isinstance(input, Variable) else list(input)
+    inputs = check_variables(input, "input", "fc")
     attrs: list[Any] = list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
     if not inputs or len(attrs) != len(inputs):
         raise errors.InvalidArgument(f"layers.fc: {len(inputs)} inputs need as many param_attrs, got {len(attrs)}")
     helper = LayerHelper("fc", name)
     products = []
     for x, attr in zip(inputs, attrs):
-        rows = check_variable(x, "input", "fc").shape[num_flatten_dims:]
+        rows = x.shape[num_flatten_dims:]
         if not rows or any(d < 0 for d in rows):
             raise errors.InvalidArgument(
                 f"layers.fc: the dimensions of '{x.name}' from {num_flatten_dims} on have to be known, "
@@ -581,7 +588,9 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """exp(input) divided by its sum along ``axis``. ``use_cudnn`` has no effect."""
+    """exp(input) divided by its sum along ``axis``, where the input counts as at most 64 below its maximum, as in Fluid.
+    ``use_cudnn`` has no effect.
+    """
     return append_layer("softmax", {"X": input}, {"axis": axis}, name)
 
 

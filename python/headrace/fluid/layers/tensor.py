@@ -19,6 +19,7 @@ from headrace.fluid.layer_helper import (
     as_integers,
     check_shape,
     check_variable,
+    check_variables,
     declare_known,
     ints_argument,
 )
@@ -116,7 +117,7 @@ def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> V
     out.
     """
     helper = LayerHelper("sum")
-    items = [check_variable(item, "input", "sums") for item in ([input] if isinstance(input, Variable) else input)]
+    items = check_variables(input, "input", "sums")
     if not items:
         raise errors.InvalidArgument("layers.sums: there is nothing to add")
     out = helper.create_variable(items[0].dtype) if out is None else out
@@ -427,7 +428,7 @@ def _axis_argument(axis: int | Variable) -> tuple[dict[str, Variable], dict[str,
 def concat(input: Variable | Sequence[Variable], axis: int | Variable = 0, name: str | None = None) -> Variable:
     """Variables one after the other along ``axis``, which may be an int32 or int64 variable of one element."""
     helper = LayerHelper("concat", name)
-    items = [check_variable(item, "input", "concat") for item in ([input] if isinstance(input, Variable) else input)]
+    items = check_variables(input, "input", "concat")
     if not items:
         raise errors.InvalidArgument("layers.concat: there is nothing to join")
     out = helper.create_variable(items[0].dtype)
