@@ -16,8 +16,8 @@ namespace headrace {
 namespace {
 
 void CheckCount(const std::string& reader, size_t yields, size_t outputs) {
-  HR_ENFORCE(yields == outputs, InvalidArgument, "the reader '", reader, "' yields ", yields, " tensors, but ", outputs,
-             " variables are to be read");
+  HR_ENFORCE(yields == outputs, InvalidArgument, "the reader '", reader,
+             "' has to yield a tensor for each variable that is read: expected ", outputs, ", got ", yields);
 }
 
 class ReadOp : public OperatorBase {

@@ -47,7 +47,7 @@ int64_t RandomId() {
 PyFunction::PyFunction(int64_t id, SharedObject callable) : id_(id), callable_(std::move(callable)) {}
 
 std::shared_ptr<PyFunction> PyFunction::Make(py::object callable) {
-  HR_ENFORCE(PyCallable_Check(callable.ptr()) != 0, TypeMismatch, "a function was expected, got a ",
+  HR_ENFORCE(PyCallable_Check(callable.ptr()) != 0, TypeMismatch, "a function was expected, got type ",
              Py_TYPE(callable.ptr())->tp_name);
   SharedObject shared = ShareObject(std::move(callable));
   Functions& functions = AllFunctions();

@@ -65,8 +65,8 @@ class Arguments {
     try {
       use(py::cast<Value>(value));
     } catch (const py::cast_error&) {
-      Throw<TypeMismatch>(name, ": got ", py::cast<std::string>(py::repr(value)), ", a ", Py_TYPE(value.ptr())->tp_name,
-                          ", which it cannot be");
+      Throw<TypeMismatch>(name, ": got ", py::cast<std::string>(py::repr(value)), ", of type ",
+                          Py_TYPE(value.ptr())->tp_name, ", which it cannot be");
     }
   }
 

@@ -342,8 +342,8 @@ class LoaderConfig:
             chosen = sampler.seed_is_chosen if ours else getattr(sampler, "generator", self) is not None
             if not chosen:
                 raise ValueError(
-                    f"shard with a {type(sampler).__name__} needs the same order in every loader of the group: pass "
-                    "the sampler a generator with the same seed"
+                    f"shard needs the same order in every loader of the group: pass the {type(sampler).__name__} a "
+                    "generator with the same seed"
                 )
 
     def _check_stream(self) -> None:

@@ -24,7 +24,7 @@ def stored(*fields: str) -> Callable[[_Class], _Class]:
     def decorate(cls: _Class) -> _Class:
         def set_once(self: object, name: str, value: object) -> None:
             if type(self) is cls and hasattr(self, name):
-                raise AttributeError(f"{name} of a {cls.__name__} cannot be changed; create a new one")
+                raise AttributeError(f"{name} of {cls.__name__} objects cannot be changed; create a new one")
             object.__setattr__(self, name, value)
 
         cls.__setattr__ = set_once  # type: ignore[method-assign, assignment]
@@ -59,8 +59,8 @@ def from_attributes(key: str, attributes: Mapping[str, Any], owner: str) -> Any:
     name = attributes[key]
     if name not in _KINDS:
         raise errors.FailedPrecondition(
-            f"the {key} of {owner} was a {name}, which is not stored with a program: set it again, or to None, before "
-            f"the program is trained"
+            f"the {key} of {owner} was of class {name}, which is not stored with a program: set it again, or to None, "
+            f"before the program is trained"
         )
     cls, fields = _KINDS[name]
     try:

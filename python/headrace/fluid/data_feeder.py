@@ -48,7 +48,7 @@ class _Column:
         if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
             raise errors.TypeMismatch(
                 f"variable '{self.name}' has {self.lod_level} levels of sequences, but "
-                f"sample {index} has a {type(value).__name__} at level {level}, not a sequence"
+                f"sample {index} has a value of type {type(value).__name__} at level {level}, not a sequence"
             )
         lengths[level].append(len(value))
         for item in value:
@@ -165,7 +165,7 @@ class DataFeeder:
             if len(sample) != len(columns):
                 names = ", ".join(column.name for column in self._columns)
                 raise errors.InvalidArgument(
-                    f"sample {index} has {len(sample)} values, but there are {len(columns)} variables: {names}"
+                    f"sample {index} has to have a value for each variable ({names}), got {len(sample)}"
                 )
             for column, value in zip(columns, sample):
                 column.append(value)

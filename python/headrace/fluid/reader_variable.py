@@ -141,7 +141,7 @@ def _tensor(name: str, value: Any) -> LoDTensor:
         raise errors.TypeMismatch(f"variable '{name}': {error}") from None
     except ValueError as error:
         raise errors.InvalidArgument(
-            f"variable '{name}': a {type(value).__name__} that cannot be converted to an array ({error}); for "
+            f"variable '{name}': a value of type {type(value).__name__} cannot be converted to an array ({error}); for "
             "sequences of different lengths, give fluid.create_lod_tensor(rows, [lengths])"
         ) from None
 

@@ -211,8 +211,8 @@ def test_a_packed_dataset_travels() -> None:
     [
         (ValueError, "sample 1 has a length of 5, but a row holds 4", [[1], [1] * 5], 4),
         (ValueError, "sample 0 has a length of 5 in feature 'x', but a row holds 4", [{"x": [1] * 5}], {"x": 4}),
-        (TypeError, "sample 0 is a dict: row_length has to be a dict", [{"x": [1]}], 4),
-        (TypeError, "row_length names features, and sample 0 is a list", [[1]], {"x": 4}),
+        (TypeError, "sample 0 is of type dict: row_length has to be a dict", [{"x": [1]}], 4),
+        (TypeError, "row_length names features, and sample 0 is of type list", [[1]], {"x": 4}),
         (KeyError, "sample 0 has no feature 'y'", [{"x": [1]}], {"x": 4, "y": 4}),
         (ValueError, "one dtype and shape: feature 'values' has int64 of shape .. and float64", [[1], [1.0]], 4),
         (ValueError, "row_length must be a positive integer", [[1]], 0),
@@ -352,6 +352,6 @@ def test_packing_beside_grain() -> None:
 
 @pytest.mark.parametrize("pair", [(np.arange(3), np.arange(3)), [np.arange(3), np.arange(2)]])
 def test_several_features_without_names_are_refused(pair: Any) -> None:
-    with pytest.raises(TypeError, match=r"sample 0 is a (tuple|list) of arrays: .* return a dict"):
+    with pytest.raises(TypeError, match=r"sample 0, of type (tuple|list), holds arrays: .* return a dict"):
         PackedDataset([pair], row_length=8)[0]
     assert PackedDataset([[1, 2, 3]], row_length=4)[0]["values"].tolist() == [1, 2, 3, 0]

@@ -150,7 +150,11 @@ WRONG_BATCHES: list[tuple[Any, type[errors.HeadraceError], str]] = [
     ({"x": IMAGES}, errors.TypeMismatch, "batch 1: expected a list .* of {x}, {y}, got dict"),
     ((IMAGES,), errors.InvalidArgument, "batch 1: expected 2 values, for {x}, {y}, got 1"),
     ([IMAGES, LABELS, LABELS], errors.InvalidArgument, "batch 1: expected 2 values, for {x}, {y}, got 3"),
-    (([[1.0, 2.0], [1.0]], LABELS), errors.InvalidArgument, "batch 1: variable '{x}': a list .*create_lod_tensor"),
+    (
+        ([[1.0, 2.0], [1.0]], LABELS),
+        errors.InvalidArgument,
+        "batch 1: variable '{x}': a value of type list .*create_lod_tensor",
+    ),
     ((IMAGES, np.array([["a"]])), errors.TypeMismatch, "batch 1: variable '{y}': a tensor cannot hold .* str"),
     ((None, LABELS), errors.TypeMismatch, "batch 1: variable '{x}': a tensor cannot hold .* object"),
     ((IMAGES.astype(np.complex64), LABELS), errors.TypeMismatch, "batch 1: variable '{x}': .* complex64"),
@@ -164,7 +168,7 @@ WRONG_SAMPLES: list[tuple[Any, type[errors.HeadraceError], str]] = [
     (
         [(IMAGES[0], 0), (IMAGES[0],)],
         errors.InvalidArgument,
-        "batch 1: sample 1 has 1 values, .* 2 variables: {x}, {y}",
+        r"batch 1: sample 1 has to have a value for each variable \({x}, {y}\), got 1",
     ),
     ([(IMAGES[0, :3], 0)], errors.InvalidArgument, r"batch 1: variable '{x}' takes values of shape \[4\]"),
     ([(IMAGES[0], 1.7)], errors.InvalidArgument, "batch 1: variable '{y}': sample 0 has 1.7, which int64 cannot hold"),

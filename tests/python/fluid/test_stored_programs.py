@@ -196,7 +196,7 @@ def test_a_regularizer_of_ones_own_has_to_be_set_again() -> None:
     parsed, parsed_startup = stored(main), stored(startup)
     with fluid.program_guard(parsed, parsed_startup):
         again = parsed.global_block().var(loss.name)
-        with pytest.raises(errors.FailedPrecondition, match=r"regularizer of 'w' was a .*Mine.*set it again"):
+        with pytest.raises(errors.FailedPrecondition, match=r"regularizer of 'w' was of class .*Mine.*set it again"):
             fluid.optimizer.SGD(0.1).minimize(again)
     parsed = stored(main)
     with fluid.program_guard(parsed, parsed_startup):

@@ -101,10 +101,10 @@ HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMP
 @pytest.mark.parametrize(
     ("sample", "error", "message"),
     [
-        ((np.zeros(2),), ValueError, f"it is a tuple of 1, but {HOW}"),
-        ([1, 2, 3], ValueError, f"it is a list of 3, but {HOW}"),
-        (np.zeros(2), ValueError, f"it is a ndarray, but {HOW}"),
-        (None, ValueError, f"it is a NoneType, but {HOW}"),
+        ((np.zeros(2),), ValueError, f"it is of type tuple and length 1, but {HOW}"),
+        ([1, 2, 3], ValueError, f"it is of type list and length 3, but {HOW}"),
+        (np.zeros(2), ValueError, f"it is of type ndarray, but {HOW}"),
+        (None, ValueError, f"it is of type NoneType, but {HOW}"),
         (
             {"data": 1, 2: 2},
             ValueError,
@@ -113,17 +113,17 @@ HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMP
         (
             (np.zeros(2), object()),
             TypeError,
-            "its label is a object that cannot be .*: samples hold numbers.*object",
+            "its label, of type object, cannot be .*: samples hold numbers.*object",
         ),
         (
             (np.zeros(2, [("a", "i4")]), 0),
             TypeError,
-            "its data is a ndarray that cannot be .*: samples hold numbers",
+            "its data, of type ndarray, cannot be .*: samples hold numbers",
         ),
         (
             ([[1], [1, 2]], 0),
             TypeError,
-            "its data is a list that cannot be converted to an array: .*inhomogeneous",
+            "its data, of type list, cannot be converted to an array: .*inhomogeneous",
         ),
         ((np.ma.array([1, 2], mask=[0, 1]), 0), TypeError, r"its data has masked elements.*: yield its filled\(\)$"),
     ],

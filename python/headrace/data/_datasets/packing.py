@@ -49,17 +49,19 @@ class _Features:
         if self.single:
             if isinstance(sample, Mapping):
                 raise TypeError(
-                    f"sample {index!r} is a {type(sample).__name__}: row_length has to be a dict, with a length for "
-                    "each feature to pack"
+                    f"sample {index!r} is of type {type(sample).__name__}: row_length has to be a dict, with a length "
+                    "for each feature to pack"
                 )
             if isinstance(sample, (tuple, list)) and any(getattr(part, "ndim", 0) for part in sample):
                 raise TypeError(
-                    f"sample {index!r} is a {type(sample).__name__} of arrays: to pack several features, return a dict "
-                    "and give row_length a length for each"
+                    f"sample {index!r}, of type {type(sample).__name__}, holds arrays: to pack several features, "
+                    "return a dict and give row_length a length for each"
                 )
             return {_VALUES: np.atleast_1d(np.asarray(sample))}
         if not isinstance(sample, Mapping):
-            raise TypeError(f"row_length names features, and sample {index!r} is a {type(sample).__name__}, not a dict")
+            raise TypeError(
+                f"row_length names features, and sample {index!r} is of type {type(sample).__name__}, not a dict"
+            )
         missing = [name for name in self.row_lengths if name not in sample]
         if missing:
             raise KeyError(f"sample {index!r} has no feature {missing[0]!r}")

@@ -80,7 +80,7 @@ class RNNCell:
         dtypes = flatten(dtype)
         dtypes = dtypes * count if len(dtypes) == 1 else dtypes
         if len(dtypes) != count:
-            raise errors.InvalidArgument(f"RNNCell: there are {count} states, and {len(dtypes)} dtypes")
+            raise errors.InvalidArgument(f"RNNCell needs one dtype for each state: got {len(dtypes)} for {count}")
         states = [
             fill_constant_batch_size_like(
                 like, list(item) if item and item[0] == -1 else [-1, *item], of, init_value, batch_dim_idx

@@ -158,9 +158,9 @@ def arrays_of(sample: Any, names: Sequence[str]) -> list[NamedArray]:
     else:
         values = [sample]
     if len(values) != len(names):
-        of = f" of {len(values)}" if isinstance(sample, (tuple, list)) else ""
+        length = f" and length {len(values)}" if isinstance(sample, (tuple, list)) else ""
         raise ValueError(
-            f"it is a {type(sample).__name__}{of}, but SAMPLE is {list(names)}: yield "
+            f"it is of type {type(sample).__name__}{length}, but SAMPLE is {list(names)}: yield "
             f"{f'a tuple of {len(names)} arrays' if len(names) > 1 else 'one array'}, or change SAMPLE"
         )
     return [NamedArray(name, *_as_array(value, name)) for name, value in zip(names, values)]
@@ -194,7 +194,7 @@ def _as_array(value: Any, name: str) -> tuple[Array, bool]:
         dtype_name(array.dtype)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"its {name} is a {type(value).__name__} that cannot be converted to an array: {error}"
+            f"its {name}, of type {type(value).__name__}, cannot be converted to an array: {error}"
         ) from None
     return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), False
 
