@@ -213,7 +213,7 @@ def _parse_yaml(text: str, path: Path) -> Any:
     try:
         yaml: Any = importlib.import_module("yaml")
     except ImportError:
-        raise ImportError(f"reading {path} needs PyYAML: pip install 'headrace[wirehead]'") from None
+        raise ImportError(f"reading {path} needs PyYAML: pip install pyyaml") from None
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if isinstance(node, yaml.MappingNode):

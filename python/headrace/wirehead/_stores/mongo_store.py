@@ -38,7 +38,7 @@ try:
     )
     from pymongo.uri_parser import split_options
 except ImportError:
-    raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'headrace[wirehead]'") from None
+    raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'pymongo>=4.8' zstandard") from None
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
