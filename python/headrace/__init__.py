@@ -1,4 +1,4 @@
-"""Headrace: a feeding engine for training, and the graph framework that it feeds.
+"""Headrace: a data loader for PyTorch, NumPy and JAX, and a graph framework that it feeds.
 
 This module has the loader and the names that it shares with the framework. Sub-packages are imported on first use:
 

@@ -1,4 +1,4 @@
-"""The feeding engine: datasets in, batches in shared memory out.
+"""The loader: datasets in, batches in shared memory out.
 
 ``_datasets`` and ``_samplers`` are what users hand in. ``_order`` says which samples make up which batch; the shuffle
 itself is ``reader/index_permutation.h``. ``_samples`` takes batches apart for shared memory and puts them together
