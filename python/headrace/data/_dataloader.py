@@ -135,11 +135,11 @@ class DataLoader(Generic[Batch]):
             samples that take long. The samples are pickled on their way to it, so it cannot compare them, or objects
             in them, by identity (``sample is MISSING``). Default: each worker makes the samples of whole batches and
             collates them.
-        iterable_sharding: how workers share an iterable dataset. "engine": all workers iterate over the same stream;
-            each batch is made by one of them, and the others skip it; the order is the same as without workers.
-            "dataset": each worker iterates over a stream of its own, which the dataset derives from
-            ``get_worker_info``, and makes batches of it; the loader takes a batch from each worker in turn. Default:
-            "dataset" for torch's ``IterableDataset``, else "engine".
+        iterable_sharding: who divides an iterable dataset among the workers. "engine": the loader does: all workers
+            iterate over the same stream; each batch is made by one of them, and the others skip it; the order is the
+            same as without workers. "dataset": the dataset does: each worker iterates over a stream of its own, which
+            the dataset derives from ``get_worker_info``, and makes batches of it; the loader takes a batch from each
+            worker in turn. Default: "dataset" for torch's ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
         trace: record the actions of workers, slots and consumer over time, for :meth:`write_trace`.
         max_deaths_per_sample: a worker that dies is replaced, and the sample it was making is made again, after a
