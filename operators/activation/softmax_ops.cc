@@ -34,12 +34,18 @@ static T Maximum(int64_t n, const T* x) {
   return *std::max_element(lanes, lanes + kLanes);
 }
 
+// `difference`, but at least `lowest`, unless it is −∞ or NaN.
+template <typename T>
+static T AtLeast(T lowest, T difference) {
+  return difference < lowest && difference > -std::numeric_limits<T>::infinity() ? lowest : difference;
+}
+
 template <typename T>
 void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
   for (int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
     const T max = Maximum(cols, x);
     for (int64_t c = 0; c < cols; ++c) {
-      out[c] = std::max(x[c] - max, lowest);  // NaN stays
+      out[c] = AtLeast(lowest, x[c] - max);
     }
   }
 }
@@ -85,7 +91,8 @@ HEADRACE_INSTANTIATE(double);
 namespace {
 
 // As in Fluid, no probability of the operator softmax is less than e^-64 of the greatest: its logarithm and reciprocal
-// stay finite, so that cross_entropy has a gradient however far the logits are apart.
+// stay finite, so that cross_entropy has a gradient however far the logits are apart. But −∞, a mask, stays, which
+// Fluid cuts off, too.
 constexpr int kLowestLogit = -64;
 
 size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
@@ -106,7 +113,7 @@ void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T*
   }
   for (int64_t e = 0; e < extent; ++e) {
     for (int64_t i = 0; i < inner; ++i) {
-      out[e * inner + i] = std::max(x[e * inner + i] - max[i], lowest);
+      out[e * inner + i] = AtLeast(lowest, x[e * inner + i] - max[i]);
     }
   }
 }
@@ -293,7 +300,9 @@ OpRegistrar&& BackwardSlots(OpRegistrar&& op) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(softmax)
-    .Comment("exp(X) divided by its sum along a dimension; X counts as at most 64 below its maximum. Out may be X.")
+    .Comment(
+        "exp(X) divided by its sum along a dimension; what is finite in X counts as at most 64 below its maximum. Out "
+        "may be X.")
     .With(ForwardSlots)
     .Kernel<float>(SoftmaxKernel<float>)
     .Kernel<double>(SoftmaxKernel<double>);

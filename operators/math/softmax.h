@@ -7,12 +7,12 @@
 
 namespace headrace::ops {
 
-// out[r, c] = x[r, c] − max over c of x[r, c], but at least `lowest`. `out` may be `x`.
+// out[r, c] = x[r, c] − max over c of x[r, c], but at least `lowest`, unless it is −∞. `out` may be `x`.
 template <typename T>
 void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out, T lowest = -std::numeric_limits<T>::infinity());
 
-// `out` may be `x`. A row with a NaN, or with nothing but −∞, becomes NaN. What is less than the row's maximum by more
-// than −`lowest` counts as less by that.
+// `out` may be `x`. A row with a NaN, or with nothing but −∞, becomes NaN. What is finite, but less than the row's
+// maximum by more than −`lowest`, counts as less by that.
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest = -std::numeric_limits<T>::infinity());
 

@@ -24,7 +24,7 @@ using shared_memory::ReadyBatch;
 
 // What stands for an argument in Python.
 template <typename T>
-const T& InPython(const T& argument) {
+T InPython(T argument) {
   return argument;
 }
 py::bytes InPython(std::string_view bytes) { return {bytes.data(), bytes.size()}; }

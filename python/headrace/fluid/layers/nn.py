@@ -588,8 +588,8 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """exp(input) divided by its sum along ``axis``. As in Fluid, the input counts as at most 64 below its maximum.
-    ``use_cudnn`` has no effect.
+    """exp(input) divided by its sum along ``axis``. As in Fluid, what is finite counts as at most 64 below the maximum,
+    so that no probability is 0 but that of -inf. ``use_cudnn`` has no effect.
     """
     return append_layer("softmax", {"X": input}, {"axis": axis}, name)
 
