@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from typing import Any
@@ -12,6 +13,7 @@ from loader_datasets import Ints, Meeting, Raising
 
 from headrace import errors
 from headrace.data import DataLoader, get_worker_info
+from headrace.data._workers.errors import KeptErrors
 
 
 def threads_of(loader: DataLoader) -> set[tuple[int, int, int]]:
@@ -50,6 +52,68 @@ def test_an_exception_in_a_thread_arrives_as_it_is() -> None:
         next(iterator)
     assert "__getitem__" in [entry.name for entry in caught.traceback]
     assert [*got, *(batch.tolist() for batch in iterator)] == [[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]]
+
+
+class Fickle(Ints):
+    """Some of its samples cannot be made, others in each epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        if (index * 7 + self.epoch * 3) % 5 == 0:
+            raise KeyError(f"no sample {index}")
+        return index
+
+
+def outcomes(dataset: Ints, breaks: list[int | None], refresh: bool, **arguments: Any) -> list[Any]:
+    """What each batch of several epochs holds or raises; an epoch ends early after the number in ``breaks``."""
+    seen: list[Any] = []
+    loader = DataLoader(dataset, 4, seed=3, shuffle=True, **arguments)
+    for end in breaks:
+        iterator = iter(loader)
+        while end is None or end > 0:
+            end = None if end is None else end - 1
+            try:
+                seen.append(next(iterator).tolist())
+            except StopIteration:
+                break
+            except Exception as error:
+                seen.append(f"{type(error).__name__}: {error}")
+        seen.append("end")
+        if refresh:
+            loader.refresh()
+    return seen
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_threads_raise_what_is_raised_without_workers_in_each_epoch(case: int) -> None:
+    rng = random.Random(case)
+    dataset: Ints = Fickle(20) if case % 2 else Raising(20, *rng.sample(range(20), 3))
+    breaks = [rng.choice([None, None, 0, 1, 3]) for _ in range(12)]
+    refresh = case % 3 == 0
+    wanted = outcomes(dataset, breaks, refresh, num_workers=0)
+    assert outcomes(dataset, breaks, refresh, num_workers=1 + case % 4, workers="thread") == wanted
+
+
+def test_a_failure_in_an_epoch_that_threads_have_begun_ahead_is_not_lost() -> None:
+    loader = DataLoader(Raising(8, 1), 4, num_workers=2, workers="thread")
+    for _ in range(5):
+        iterator = iter(loader)
+        with pytest.raises(KeyError, match="no sample 1"):
+            next(iterator)
+        assert next(iterator).tolist() == [4, 5, 6, 7]
+        time.sleep(0.02)  # for the threads to come to the next epoch
+        assert next(iterator, None) is None
+
+
+def test_exceptions_are_kept_no_longer_than_their_epochs() -> None:
+    kept = KeptErrors()
+    messages = [kept.keep(KeyError(epoch), epoch) for epoch in range(4)]
+    kept.start_epoch(2)
+    assert [type(kept.get(message)) for message in messages] == [RuntimeError, RuntimeError, KeyError, KeyError]
+    kept.start_epoch(0)  # of a state that was loaded
+    assert [type(kept.get(message)) for message in messages] == [RuntimeError] * 4
 
 
 def test_threads_end_with_the_loader() -> None:

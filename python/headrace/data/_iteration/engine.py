@@ -167,7 +167,7 @@ class Engine:
 
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
-        self._errors.clear()
+        self._errors.start_epoch(position.epoch)
         if self._maker is not None:
             self._maker.hands_over = True
         epoch, batch = position.epoch, position.batch

@@ -15,24 +15,30 @@ class KeptErrors:
     """Exceptions that stay in this process while their numbers travel through the arena. Any thread."""
 
     def __init__(self) -> None:
-        self._errors: dict[int, BaseException] = {}
+        # By number, with the epoch of the batch.
+        self._errors: dict[int, tuple[int, BaseException]] = {}
         self._numbers = itertools.count()  # the same error may befall several batches
 
-    def keep(self, error: BaseException) -> bytes:
+    def keep(self, error: BaseException, epoch: int) -> bytes:
         number = next(self._numbers)
-        self._errors[number] = error
+        self._errors[number] = epoch, error
         return dumps(number)
 
     def get(self, message: bytes) -> BaseException:
-        return self._errors[int(pickle.loads(message))]
+        kept = self._errors.get(int(pickle.loads(message)))
+        return (
+            RuntimeError("a sample could not be made, and the reason is no longer known") if kept is None else kept[1]
+        )
 
     def drop(self, message: bytes) -> None:
         """Drops the exception of a message that will not be requested again."""
         self._errors.pop(int(pickle.loads(message)), None)
 
-    def clear(self) -> None:
-        """Drops the exceptions of batches that are no longer needed."""
-        self._errors.clear()
+    def start_epoch(self, epoch: int) -> None:
+        """Drops the exceptions of other epochs, except the one that follows, which workers may have started already."""
+        for number, (of_epoch, _) in self._errors.copy().items():
+            if of_epoch not in (epoch, epoch + 1):
+                self._errors.pop(number, None)
 
 
 def caused_by(error: BaseException, cause: BaseException) -> BaseException:

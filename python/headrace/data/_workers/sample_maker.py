@@ -409,7 +409,7 @@ class SampleMaker:
         if self._errors is not None:
             if hasattr(error, "add_note"):
                 error.add_note(culprit + ".")
-            return self._errors.keep(error)
+            return self._errors.keep(error, claim.epoch)
         # Half of the room: another thread or process may fail at the same time.
         info = get_worker_info()
         worker = None if info is None else info.id
