@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +119,85 @@ def test_a_template_that_does_not_answer_is_given_up(
     os.kill(template._process.pid, signal.SIGSTOP)
     with pytest.raises(TemplateGone):
         template.process("worker", path=str(tmp_path / "said"), status=0).start()
+
+
+def reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.mark.parametrize("reaction", [signal.SIG_IGN, reap])
+def test_a_program_may_ignore_or_reap_its_children(reaction: Any, life: int, tmp_path: Path) -> None:
+    def say(path: str) -> None:
+        Path(path).write_text(repr(signal.getsignal(signal.SIGCHLD) is reaction))
+
+    before = signal.signal(signal.SIGCHLD, reaction)
+    try:
+        template = Template(CONTEXT, say, life)
+        for number in range(3):
+            process = template.process("worker", path=str(tmp_path / f"{number}"))
+            process.start()
+            process.join(30)
+            assert (tmp_path / f"{number}").read_text() == "True"
+        begin = time.monotonic()
+        template.close()
+        assert time.monotonic() - begin < 4
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_closing_does_not_wait_for_what_was_forked(life: int) -> None:
+    template = Template(CONTEXT, lambda: time.sleep(60), life)
+    process = template.process("worker")
+    process.start()
+    begin = time.monotonic()
+    template.close()
+    assert time.monotonic() - begin < 4
+    assert process.is_alive()
+    process.kill()
+    assert finished(process) == -signal.SIGKILL
+
+
+def test_what_is_forked_ends_if_the_template_dies_before_it_can_tell(
+    life: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, fork = tmp_path / "pid", _template._fork_orphan
+
+    def forked() -> int:
+        pid = fork()
+        if pid > 0:
+            log.write_text(str(pid))
+            os._exit(1)
+        return pid
+
+    monkeypatch.setattr(_template, "_fork_orphan", forked)
+    template = template_of([], life)
+    with pytest.raises(TemplateGone):
+        template.process("worker", path=str(tmp_path / "said"), status=0).start()
+    deadline = time.monotonic() + 30
+    while runs(int(log.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not runs(int(log.read_text()))
+    assert not (tmp_path / "said").exists()
+
+
+def test_what_is_forked_ends_if_its_number_is_lost(life: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = _template._fork_orphan
+    monkeypatch.setattr(_template, "_fork_orphan", lambda: -1 if fork() else 0)
+    template = template_of([], life)
+    with pytest.raises(PermissionError):
+        template.process("worker", path=str(tmp_path / "said"), status=0).start()
+    time.sleep(0.2)
+    assert not (tmp_path / "said").exists()
+    template.close()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_an_interrupt_leaves_no_process_of_which_nobody_knows(

@@ -96,6 +96,49 @@ def test_a_worker_killed_while_idle_is_replaced() -> None:
         assert len(list(iterator)) == 9
 
 
+class Mortal(Ints):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)
+        return index, os.getpid()
+
+
+def children() -> set[int]:
+    """The pids of this process's children, as the kernel knows them."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def reap(*_: object) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+@pytest.mark.parametrize("reaction", [signal.SIG_IGN, reap])
+def test_a_program_that_ignores_or_reaps_its_children_has_no_worker_twice(reaction: Any) -> None:
+    before = signal.signal(signal.SIGCHLD, reaction)
+    try:
+        loader = DataLoader(Mortal(200), 4, num_workers=2, prefetch_factor=4)
+        seen: list[int] = []
+        pids: set[int] = set()
+        for number, (indices, makers) in enumerate(loader):
+            seen += indices.tolist()
+            pids |= set(makers.tolist())
+            if number % 8 == 3:
+                os.kill(max(pids & children()), signal.SIGKILL)
+        assert seen == list(range(200))
+        assert len(pids) <= 2 + loader.stats()["worker_deaths"]
+        assert len(pids & children()) <= 2
+        begin = time.monotonic()
+        loader.shutdown()
+        assert time.monotonic() - begin < 4
+        assert not pids & children()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_a_sample_at_which_two_workers_die_at_once_is_left_out_once() -> None:
     loader = DataLoader(Slow(8, 2.0, 0), batch_size=2, num_workers=1, on_worker_death="skip")
     iterator = iter(loader)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.context
 import multiprocessing.popen_fork
 import multiprocessing.process
@@ -33,6 +35,7 @@ from typing import Any
 
 from headrace import _core, errors
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
+from headrace.data._workers.processes import close
 
 _PR_SET_NAME = 15
 _PR_GET_NAME = 16
@@ -93,10 +96,13 @@ class Template:
 
     def _fork(self, name: str, arguments: dict[str, Any]) -> int:
         request = pickle.dumps((name, arguments))
-        with _adopting():
+        with _gate() as (gate, theirs), _adopting():
             try:
-                self._socket.sendall(_LENGTH.pack(len(request)) + request)
+                socket.send_fds(self._socket, [_LENGTH.pack(len(request))], [theirs.fileno()])
+                self._socket.sendall(request)
                 (pid,) = _PID.unpack(_receive(self._socket, _PID.size))
+                if pid > 0:
+                    gate.sendall(b"g")
             except (OSError, EOFError) as error:
                 self.close()  # an answer that comes late would be taken for that to another request
                 raise TemplateGone from error
@@ -122,8 +128,10 @@ class Template:
         self._socket.close()
         with contextlib.suppress(ValueError):  # closed already
             self._process.kill()
-            self._process.join(5)
-            self._process.close()
+            # `join` would wait for its sentinel, which workers that were forked from it keep open.
+            with contextlib.suppress(ProcessLookupError), _pidfd(self._process.pid) as ended:
+                multiprocessing.connection.wait([ended], 5)
+            close(self._process)
 
 
 class _FromTemplate(multiprocessing.context.ForkProcess):
@@ -164,6 +172,29 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextlib.contextmanager
+def _pidfd(pid: int | None) -> Iterator[int]:
+    descriptor = os.pidfd_open(pid or 0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _gate() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a connection: what is forked waits at the second one, and ends if nothing comes from the first one.
+
+    So no process runs of which nobody here knows, however a request fails.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            yield ours, theirs
+        finally:
+            ours.shutdown(socket.SHUT_WR)  # closing would not do: another thread may have forked a process meanwhile
+
+
+@contextlib.contextmanager
 def _adopting() -> Iterator[None]:
     """Meanwhile, descendants of this process whose parents end become its children."""
     with _adopting_lock:
@@ -197,6 +228,9 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
     offer_to_out_of_memory_killer()  # the workers, too: each is as good a victim from its first moment on
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    on_child = signal.getsignal(signal.SIGCHLD)
+    if on_child is not None:  # or it is not Python's
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         _core.exit_with(life)
     except errors.ResourceExhausted:  # no thread can start
@@ -207,15 +241,26 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
     requests.sendall(b"r")  # it is there
     while True:
         try:
-            (length,) = _LENGTH.unpack(_receive(requests, _LENGTH.size))
-            name, arguments = pickle.loads(_receive(requests, length))
+            length, gates, _, _ = socket.recv_fds(requests, _LENGTH.size, 1)
+            if not length:
+                return
+            name, arguments = pickle.loads(_receive(requests, *_LENGTH.unpack(length)))
         except EOFError:
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of libraries that had threads in the main process; here they have none
-            pid = _fork_orphan()
+        if not gates:
+            requests.sendall(_PID.pack(-errno.EMFILE))
+            continue
+        with socket.socket(fileno=gates[0]) as gate:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of libraries that had threads in the main process; here are none
+                pid = _fork_orphan()
+            if pid == 0:
+                requests.close()
+                if not gate.recv(1):
+                    return
         if pid == 0:
-            requests.close()
+            if on_child is not None:
+                signal.signal(signal.SIGCHLD, on_child)
             _prctl(_PR_SET_NAME, name_before)
             multiprocessing.current_process().name = name
             run(**arguments)
@@ -247,7 +292,8 @@ def _fork_orphan() -> int:
             time.sleep(0.0001)
         return 0
     os.close(writer)
-    os.waitpid(between, 0)
+    with contextlib.suppress(ChildProcessError):  # the program reaps its children
+        os.waitpid(between, 0)
     answer = os.read(reader, _PID.size)
     os.close(reader)
     return int(_PID.unpack(answer)[0]) if len(answer) == _PID.size else -1

@@ -28,6 +28,7 @@ from headrace.data._workers.processes import (
     close_descriptors,
     describe_exit,
     forkserver_sockets,
+    has_ended,
     in_pytorchs_words,
     join,
     open_pidfd,
@@ -492,7 +493,7 @@ class ProcessPool:
                 worker_id = len(self._workers)
                 leaving = self._leaving.get(worker_id)
                 if leaving is not None:
-                    if leaving.is_alive():
+                    if not has_ended(leaving):
                         break
                     self._reclaim(worker_id)  # if it was killed before it could end of its own accord
                     close(self._leaving.pop(worker_id))

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import glob
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.process
 import os
@@ -103,16 +104,31 @@ def join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
         process.join(timeout)
 
 
+def has_ended(process: multiprocessing.process.BaseProcess) -> bool:
+    """Whether a process has exited; :mod:`multiprocessing` never says so of one that the program has reaped itself, or
+    has the system reap (``SIGCHLD``).
+    """
+    return process.exitcode is not None or bool(multiprocessing.connection.wait([process.sentinel], 0))
+
+
 def close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
     """Closes the descriptors of an exited process; unlike ``close``, keeps its exit status."""
     popen = getattr(process, "_popen", None)
-    if popen is not None and popen.returncode is not None:
+    if popen is not None and (popen.returncode is not None or has_ended(process)):
+        _forget(process)
         popen.close()
 
 
 def close(process: multiprocessing.process.BaseProcess) -> None:
-    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes it is still running
+    """Closes a process that has exited. Idempotent."""
+    try:
         process.close()
+    except ValueError:  # the program has reaped it, and multiprocessing would signal its pid at the end
+        _forget(process)
+
+
+def _forget(process: multiprocessing.process.BaseProcess) -> None:
+    getattr(multiprocessing.process, "_children", set()).discard(process)
 
 
 os.register_at_fork(after_in_child=_forget_workers)
