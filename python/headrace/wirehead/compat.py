@@ -22,7 +22,7 @@ from typing import Any
 from headrace import errors
 from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
-from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
+from headrace.wirehead._datasets.finalizer_thread import close_at_exit, start_closing
 from headrace.wirehead._format.sample import Array, Kind, as_tensor
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
@@ -203,7 +203,7 @@ class WireheadGenerator(_Generator):
         self._open.close()
 
     def _close_at_exit(self) -> None:
-        close_later(self.close)  # the server may be gone
+        close_at_exit(self.close)  # the server may be gone
 
 
 @dataclasses.dataclass

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing.util
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import yaml
 from ferretdb_server import Server
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead._datasets import finalizer_thread
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead.generator import ending_on_signals
 
@@ -136,6 +139,20 @@ def test_a_process_ends_while_the_server_does_not_answer(
         process.kill()
         process.communicate()
         own_server.stop()
+
+
+def test_the_exit_of_a_process_waits_a_second_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = 100.0, list[float]()
+    monkeypatch.setattr(finalizer_thread, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(finalizer_thread, "_thread", SimpleNamespace(join=waits.append))
+    monkeypatch.setattr(finalizer_thread, "_jobs", queue.SimpleQueue())
+    monkeypatch.setattr(finalizer_thread, "_at_exit", set())
+    monkeypatch.setattr(finalizer_thread, "_exit_until", None)
+    finalizer_thread.close_at_exit(lambda: None)
+    now += 0.75  # in which PyMongo has waited for its threads
+    finalizer_thread.close_at_exit(lambda: None)
+    finalizer_thread._finish()
+    assert waits == [0.25]
 
 
 CLOSES = {

@@ -12,6 +12,7 @@ import multiprocessing.util
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ _at_exit: set[Callable[[], None]] = set()
 # Seconds that the exit of a process waits for closing: a server may be gone, and PyMongo waits for its threads before.
 # Leases expire by themselves.
 _PATIENCE = 1.0
+_exit_until: float | None = None  # when, by time.monotonic(), the exit of this process no longer waits; if it has begun
 
 
 def start_closing(at_exit: Callable[[], None] | None = None) -> None:
@@ -51,6 +53,22 @@ def close_later(close: Callable[..., object], *arguments: Any) -> None:
     _jobs.put((close, arguments))
 
 
+def close_at_exit(close: Callable[[], None]) -> None:
+    """Has the thread call ``close()``, from a function of ``atexit``. From the first of these on, the exit waits
+    ``_PATIENCE`` seconds in all: PyMongo's own functions take some of them.
+    """
+    _begin_exit()
+    close_later(close)
+
+
+def _begin_exit() -> float:
+    """Returns until when the exit waits."""
+    global _exit_until
+    if _exit_until is None:
+        _exit_until = time.monotonic() + _PATIENCE
+    return _exit_until
+
+
 def _run(jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None]) -> None:
     while True:
         job = jobs.get()
@@ -65,18 +83,19 @@ def _run(jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] |
 
 def _finish() -> None:
     global _thread
+    until = _begin_exit()
     for function in _at_exit:
         function()
     thread, _thread = _thread, None
     if thread is not None:
         _jobs.put(None)
-        thread.join(_PATIENCE)
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _after_fork() -> None:
     """A forked child does not have the thread; locks may have been held."""
-    global _jobs, _thread, _lock
-    _jobs, _thread, _lock = queue.SimpleQueue(), None, threading.Lock()
+    global _jobs, _thread, _lock, _exit_until
+    _jobs, _thread, _lock, _exit_until = queue.SimpleQueue(), None, threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_after_fork)
