@@ -22,7 +22,7 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.errors import StoreUnreachableError
+from headrace.wirehead.errors import StoreError, StoreUnreachableError
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -90,11 +90,15 @@ class WireheadGenerator:
             writer, manager = Writer(cache, self._stop), GenerationManager(cache)
             leases.callback(_end_leases, cache, manager, writer)
             try:
-                with keeping(manager, self._stop):
-                    self._put_all(writer, verbose)
-                if not self._stop.is_set():
-                    writer.close()  # or the swaps would wait for its lease
-                    self._finish(cache, manager)
+                try:
+                    with keeping(manager, self._stop):
+                        self._put_all(writer, verbose)
+                except (StoreError, SecondSignal):
+                    raise
+                except BaseException:  # of the generator, or of a sample of another form
+                    self._finish(cache, manager, writer)
+                    raise
+                self._finish(cache, manager, writer)
             except (StoreUnreachableError, SecondSignal):
                 self._stop.set()  # a sample may be on its way
                 leases.pop_all()  # no other process needs to know that they end
@@ -127,10 +131,13 @@ class WireheadGenerator:
                 if not thread.hand_over(arrays) or self._stop.is_set():
                     return
 
-    def _finish(self, cache: Cache, manager: GenerationManager) -> None:
+    def _finish(self, cache: Cache, manager: GenerationManager, writer: Writer) -> None:
         """Waits until generations that are full have been swapped: this may be the last generator. But not for slow
-        readers.
+        readers, nor if it was stopped.
         """
+        if self._stop.is_set():
+            return
+        writer.close()  # or the swaps would wait for its lease
         now = time.monotonic()
         deadline, patience = now + 2 * self.config.lease, now + _PATIENCE
         while cache.fill(cache.current() + 1) == self.config.swap_cap and now < deadline:

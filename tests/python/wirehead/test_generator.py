@@ -103,6 +103,22 @@ def test_an_error_of_the_generator_follows_the_sample_before(
     assert stored(folder_config) == [7]
 
 
+@pytest.mark.parametrize("last", [OSError("the input ends"), SystemExit(3), (1, 2, 3)])
+def test_a_generation_that_is_full_can_be_read_although_the_generator_fails(
+    last: Any, folder_config: dict[str, Any]
+) -> None:
+    def samples() -> Iterator[Any]:
+        yield from [(np.zeros(3), 0)] * 50
+        if isinstance(last, BaseException):
+            raise last
+        yield last
+
+    with pytest.raises((OSError, SystemExit, ValueError)):
+        WireheadGenerator(samples(), folder_config).run()
+    with contextlib.closing(Cache(folder_config)) as cache:
+        assert (cache.current(), cache.leases()) == (1, {})
+
+
 def test_a_second_run_stores_what_the_first_has_left(folder_config: dict[str, Any]) -> None:
     failing: list[BaseException] = [OSError("no more for now")]
 
