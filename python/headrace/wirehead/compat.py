@@ -113,8 +113,10 @@ class _Compatible:
                 "config_path, and fill the cache with headrace.wirehead.compat.WireheadGenerator"
             )
         self._from_bytes, self._normalized = transform, normalize
-        # As the original does, it waits ten minutes at least for the first generation.
-        super().__init__(config_path or "config.yaml", max(timeout, 600), sample, to="torch")  # type: ignore[call-arg]
+        config = Config.load(config_path or "config.yaml")
+        # As the original does, it has pairs, and waits ten minutes at least for the first generation.
+        sample = config.sample[:2] if sample is None else sample
+        super().__init__(config, max(timeout, 600), sample, to="torch")  # type: ignore[call-arg]
 
     @property
     def indices(self) -> range:
@@ -140,7 +142,8 @@ class MongoheadDataset(_Compatible, _Dicts):
     """Samples as dicts: "input", a float32 tensor, and "label".
 
     Args:
-        config_path, timeout, sample, keeptrying: see :class:`headrace.wirehead.MongoheadDataset`.
+        config_path, timeout, keeptrying: see :class:`headrace.wirehead.MongoheadDataset`.
+        sample: the names to read. Default: the first two of SAMPLE.
         collection, id: must be left out.
         transform: called with the bytes that ``torch.save`` makes of each tensor; returns a tensor.
         normalize: called with the input, after that.

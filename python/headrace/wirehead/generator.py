@@ -111,7 +111,9 @@ class WireheadGenerator:
         return self.run()
 
     def stop(self) -> None:
-        """Makes :meth:`run` return; from any thread."""
+        """Makes :meth:`run` return; from any thread. A generation that has just become full may be left for another
+        process to swap.
+        """
         self._stop.set()
 
     def _put_all(self, writer: Writer, verbose: bool) -> None:

@@ -115,6 +115,17 @@ def test_the_input_is_float32_and_what_normalize_makes_of_it(config: dict[str, A
         assert second.dtype == torch.uint8
 
 
+def test_a_sample_is_a_pair_whatever_SAMPLE_holds(config: dict[str, Any]) -> None:
+    config["SAMPLE"] = ["data", "label", "age"]
+    WireheadGenerator(((np.full(2, i), i, 10 * i) for i in range(4)), config).run()
+    with MongoTupleheadDataset(config) as tuples, MongoheadDataset(config) as dicts:
+        image, label = tuples[[3]][0]
+        assert (image.tolist(), label.item()) == ([3.0, 3.0], 3)
+        assert list(dicts[3]) == ["input", "label"]
+    with MongoTupleheadDataset(config, sample=("age", "data", "label")) as dataset:
+        assert [array.tolist() for array in dataset[3]] == [30.0, [3, 3], 3]
+
+
 def test_transform_is_called_with_bytes(config: dict[str, Any]) -> None:
     WireheadGenerator(samples(4), config).run()
     with MongoheadDataset(config, transform=lambda data: torch.load(io.BytesIO(data)) + 1) as dataset:
