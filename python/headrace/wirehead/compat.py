@@ -289,23 +289,22 @@ class WireheadLogger:
         self._before: tuple[float, float] | None = None  # time, and MiB generated, at the snapshot before
 
     def history(self) -> list[SwapLog]:
-        """The last swaps: as many as the cache keeps, some ten."""
+        """The last swaps: as many as the cache keeps, more than ten."""
         self._cache.look_again()
-        swaps = self._cache.swaps()
-        if not swaps:
-            return []
-        last = swaps[-1]
-        times = [*(time for time, _ in last.before), last.time]
-        first = last.generation - len(times) + 1
+        times: dict[int, float] = {}
+        for swap in self._cache.swaps():
+            first = swap.generation - len(swap.before)
+            times.update((first + i, at) for i, (at, _) in enumerate(swap.before))
+            times[swap.generation] = swap.time
         return [
             SwapLog(
                 swap_timestamp=at,
-                prev_swap_timestamp=times[i - 1] if i else None,
-                swap_duration=at - times[i - 1] if i else None,
-                swap_count=first + i,
+                prev_swap_timestamp=times.get(count - 1),
+                swap_duration=at - times[count - 1] if count - 1 in times else None,
+                swap_count=count,
                 db_name=self.config.dbname,
             )
-            for i, at in enumerate(times)
+            for count, at in sorted(times.items())
         ]
 
     def snapshot(self) -> WireheadSnapshot:
@@ -341,13 +340,19 @@ class WireheadLogger:
         )
 
     def run(self) -> None:
-        """Prints each swap until it is interrupted."""
+        """Prints the swaps so far, and each new one, until it is interrupted."""
         print(f"Logger: watching {self.config.dbname} (poll={self.poll_interval}s)")
-        seen = self._cache.current() if self._cache.incarnation else 0
+        seen, incarnation = 0, self._cache.incarnation
         with contextlib.suppress(KeyboardInterrupt):
             while True:
-                for swap in self.history():
+                swaps = self.history()
+                if self._cache.incarnation != incarnation:  # it was cleaned
+                    seen, incarnation = 0, self._cache.incarnation
+                for swap in swaps:
                     if swap.swap_count > seen:
+                        lost = swap.swap_count - seen - 1
+                        if lost:
+                            print(f"Logger: {lost} earlier swaps are no longer known")
                         print(swap, flush=True)
                         seen = swap.swap_count
                 time.sleep(self.poll_interval)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import json
 import operator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from headrace.wirehead import compat  # noqa: E402
+from headrace.wirehead._protocol.cache import Cache  # noqa: E402
 from headrace.wirehead.compat import (  # noqa: E402
     MongoheadDataset,
     MongoTupleheadDataset,
@@ -160,3 +163,28 @@ def test_the_logger_tells_of_swaps(config: dict[str, Any]) -> None:
     assert (snapshot["swap_count"], snapshot["samples_completed"], snapshot["fill_pct"]) == (3, 1, 25.0)
     assert len(snapshot["recent_swaps"]) == 3
     logger.close()
+
+
+def test_the_logger_prints_the_swaps_so_far_and_those_of_the_next_cache(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    WireheadGenerator(samples(20 * 4), config).run()
+    logger = WireheadLogger(config)
+    known = [swap.swap_count for swap in logger.history()]
+    assert known == list(range(known[0], 21))
+    assert 1 < known[0] <= 10
+    assert logger.history()[-1].prev_swap_timestamp == logger.history()[-2].swap_timestamp
+
+    def cleans(seconds: float) -> None:
+        with contextlib.closing(Cache(config)) as cache:
+            if cache.current() < 20:
+                raise KeyboardInterrupt
+            cache.store.clean()
+        WireheadGenerator(samples(3 * 4), config).run()
+
+    monkeypatch.setattr(compat, "time", SimpleNamespace(sleep=cleans))
+    logger.run()
+    logger.close()
+    _, lost, *printed = capsys.readouterr().out.splitlines()
+    assert lost == f"Logger: {known[0] - 1} earlier swaps are no longer known"
+    assert [json.loads(line)["swap_count"] for line in printed] == [*known, 1, 2, 3]
