@@ -238,8 +238,8 @@ class SwapLog:
 class WireheadSnapshot:
     """A cache at one moment. ``samples_*``, ``fill_pct``: of the generation that is being filled; ``read_docs``:
     samples of the current one; ``avg_swap_duration``: seconds between the last swaps; ``*_mb``: MiB;
-    ``write_mb_per_s``: since the previous snapshot. The other fields are 0: other processes never see operations in
-    flight or a swap under way, and the load of the server is unknown.
+    ``samples_per_s``, ``write_mb_per_s``: since the previous snapshot. The other fields are 0: other processes never
+    see operations in flight or a swap under way, and the load of the server is unknown.
     """
 
     samples_started: int = 0
@@ -286,7 +286,8 @@ class WireheadLogger:
         self.config = Config.load(config_path)
         self.poll_interval = poll_interval
         self._cache = Cache(self.config, create=False)
-        self._before: tuple[float, float] | None = None  # time, and MiB generated, at the snapshot before
+        # Of the snapshot before: time, samples and MiB generated.
+        self._before: tuple[float, int, float] | None = None
 
     def history(self) -> list[SwapLog]:
         """The last swaps: as many as the cache keeps, more than ten."""
@@ -314,8 +315,11 @@ class WireheadLogger:
         average = sum(between) / len(between) if between else None
         now, each = time.time(), status.bytes_current / 2**20
         written = each * status.swaps + status.bytes_filling / 2**20  # as if all generations were as large
-        before, self._before = self._before, (now, written)
-        rate = 0.0 if before is None or now <= before[0] else max(0.0, written - before[1]) / (now - before[0])
+        before, self._before = self._before, (now, status.samples, written)
+        samples_per_s = mb_per_s = 0.0
+        if before is not None and now > before[0]:
+            samples_per_s = max(0, status.samples - before[1]) / (now - before[0])
+            mb_per_s = max(0.0, written - before[2]) / (now - before[0])
         return WireheadSnapshot(
             samples_started=status.fill,
             samples_completed=status.fill,
@@ -326,9 +330,9 @@ class WireheadLogger:
             swap_duration=swaps[-1].swap_duration if swaps else None,
             time_since_last_swap=status.last_swap_age,
             avg_swap_duration=average,
-            samples_per_s=status.samples_per_second or 0.0,
+            samples_per_s=samples_per_s,
             swaps_per_s=1 / average if average else 0.0,
-            write_mb_per_s=rate,
+            write_mb_per_s=mb_per_s,
             write_docs=status.fill,
             write_size_mb=status.bytes_filling / 2**20,
             read_size_mb=each,

@@ -35,7 +35,8 @@ class Status:
         generation: the current one; 0 before the first swap.
         fill, swap_cap: samples in the generation that is being filled, and how many it takes.
         samples: generated in all, those of ``fill`` and of the generation after it included.
-        samples_per_second, seconds_per_sample: between the last swaps (at most 10); None before the second one.
+        samples_per_second, seconds_per_sample: between the last swaps (at most 10), and since then, once that has been
+            longer than between two of them; None before the second one.
         swaps: so far.
         last_swap_seconds: duration of the last swap.
         last_swap_age: seconds since the last swap.
@@ -111,15 +112,19 @@ def status_of(cache: Cache) -> Status:
     swaps = cache.swaps()
     current = swaps[-1].generation if swaps else 0
     last = swaps[-1] if swaps else None
-    rate = None
-    if last is not None and last.before and last.time > last.before[0][0]:
-        rate = (last.samples - last.before[0][1]) / (last.time - last.before[0][0])
     leases = cache.leases().values()
     generations = store.generations()
     # The newest first: if one has entries, those before it are full.
     newest_first = sorted({*generations, current + 1}, reverse=True)
     lengths = {generation: _lengths(cache, generation) for generation in newest_first}
     fill = len(lengths[current + 1])
+    samples = (last.samples if last else 0) + sum(len(lengths[g]) for g in lengths if g > current)
+    rate = None
+    if last is not None and last.before:
+        first, count = last.before[0]
+        is_late = now - last.time > (last.time - first) / len(last.before)  # generators are slower now, or have ended
+        until, made = (now, samples) if is_late else (last.time, last.samples)
+        rate = (made - count) / (until - first) if until > first else None
 
     def processes(role: str) -> list[Process]:
         found = []
@@ -138,7 +143,7 @@ def status_of(cache: Cache) -> Status:
         generation=current,
         fill=fill,
         swap_cap=config.swap_cap,
-        samples=(last.samples if last else 0) + sum(len(lengths[g]) for g in lengths if g > current),
+        samples=samples,
         samples_per_second=rate,
         seconds_per_sample=1 / rate if rate else None,
         swaps=current,

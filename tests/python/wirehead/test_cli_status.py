@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import yaml
 from commands import Command, run, settings, stored
 from stored import remove_chunk
 
-from headrace.wirehead import MongoTupleheadDataset
+from headrace.wirehead import MongoTupleheadDataset, compat
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
@@ -105,6 +106,32 @@ def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: 
         assert status.samples_per_second == pytest.approx(samples / took)
         assert f"{samples / took:.3g} samples/s, {took / samples:.3g} s/sample" in str(status)
         writer.close()
+
+
+def test_the_rate_falls_when_no_samples_come(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {**settings(folder), "SWAP_CAP": 2}
+    now = 1000.0
+    with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Writer(cache)) as writer:
+        manager, logger = GenerationManager(cache), WireheadLogger(keys)
+        for store in cache.store, logger._cache.store:
+            monkeypatch.setattr(store, "now", lambda: now)
+        monkeypatch.setattr(compat, "time", SimpleNamespace(time=lambda: now))
+        for _ in range(3):
+            now += 1
+            assert writer.put((0, 0)) is not None
+            assert writer.put((0, 0)) is not None
+            assert manager.step() is not None
+        manager.close()
+        assert status_of(cache).samples_per_second == 2  # four samples in two seconds
+        assert logger.snapshot().samples_per_s == 0
+        now += 1
+        assert writer.put((0, 0)) is not None
+        assert status_of(cache).samples_per_second == 2
+        assert logger.snapshot().samples_per_s == 1
+        now += 7
+        assert status_of(cache).samples_per_second == 0.5  # five in ten
+        assert logger.snapshot().samples_per_s == 0
+        logger.close()
 
 
 def test_who_watches_before_there_is_a_cache_and_after_it_was_cleaned(folder: Path) -> None:
