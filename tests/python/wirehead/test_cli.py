@@ -177,6 +177,11 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ("config.yaml --poll-interval inf", "argument --poll-interval: invalid number (at least 0.01) value: 'inf'"),
         ("bench --only speed", "unknown part speed; the parts are transfer, latency, scaling, swap, storm"),
         ("show", "argument COMMAND: invalid choice: 'show'"),
+        ("show --config config.yaml", "argument COMMAND: invalid choice: 'show'"),
+        ("show config.yaml", "argument COMMAND: invalid choice: 'show'"),
+        ("status config.yaml", "unrecognized arguments: config.yaml"),
+        ("config.yaml --demon", "unrecognized arguments: --demon"),
+        ("--poll-interval 0 config.json", "argument --poll-interval: invalid number (at least 0.01) value: '0'"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

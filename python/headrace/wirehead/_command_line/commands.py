@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if any(map(_is_configuration, arguments)) and f"_{arguments[0]}" not in globals():
+        if _is_for_the_original(arguments):
             from headrace.wirehead.compat import log_swaps
 
             return log_swaps(arguments)
@@ -101,8 +101,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _is_configuration(argument: str) -> bool:
-    return argument.endswith((".yaml", ".yml", ".json"))
+def _is_for_the_original(arguments: list[str]) -> bool:
+    """Whether there is a configuration file, and nothing else but options."""
+    before = ["", *arguments]
+    others = [
+        text
+        for text, option in zip(arguments, before)
+        if not text.startswith("-") and option not in ("--config", "--poll-interval")
+    ]
+    return len(others) == 1 and others[0].endswith((".yaml", ".yml", ".json"))
 
 
 def _generate(options: argparse.Namespace) -> int:
