@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import json
 import os
 import stat
 import subprocess
@@ -112,6 +113,37 @@ def test_what_is_no_folder_is_refused(keys: dict[str, Any], folder: Path, make: 
     make(folder)
     with pytest.raises(StoreError, match=message):
         Cache(keys)
+
+
+@pytest.mark.parametrize("command", ["status", "clean"])
+def test_a_directory_below_a_file_is_named(
+    command: str, tmp_path: Path, keys: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = config_file(tmp_path, {**keys, "DIRECTORY": str(tmp_path / "file")})
+    assert main([command, "--config", path]) == 1
+    message = f"{tmp_path}/file/brains.wirehead cannot be created: Not a directory: use another DIRECTORY"
+    assert message in capsys.readouterr().err
+
+
+def test_names_that_are_not_ascii_where_the_encoding_is(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["DBNAME"] = "größe"
+    fill(Cache(keys))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(keys))
+
+    def run(command: str, **environment: str) -> str:
+        line = [sys.executable, "-m", "headrace.wirehead", command, "--config", str(path)]
+        return subprocess.run(
+            line, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ).stdout
+
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for command in ("status", "clean"):
+        (line,) = run(command, **ascii_only).splitlines()
+        assert "this process cannot write in its encoding, ascii: set PYTHONUTF8=1" in line
+    assert run("status", PYTHONIOENCODING="ascii").startswith(r"gr\xf6\xdfe at ")
+    assert r"removes the cache gr\xf6\xdfe at " in run("clean", PYTHONIOENCODING="ascii")
 
 
 def test_the_parent_of_the_folder_may_be_a_symbolic_link(tmp_path: Path, keys: dict[str, Any], folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import sys
@@ -80,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
     With a configuration file in place of a command, it behaves as the original's ``wirehead``.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may be in letters that its encoding does not have
     try:
         if _is_for_the_original(arguments):
             from headrace.wirehead.compat import log_swaps

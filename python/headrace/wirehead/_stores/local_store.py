@@ -94,16 +94,20 @@ class LocalStore:
         self._create = create
         self._incarnation: str | None = None
         try:
+            os.fsencode(self._root)
+        except UnicodeEncodeError as error:
+            raise StoreError(
+                f"the folder {self._root} has a name that this process cannot write in its encoding, {error.encoding}: "
+                "set PYTHONUTF8=1 in its environment, or use another DIRECTORY or DBNAME"
+            ) from None
+        try:
             if create:
                 self._make_root()
             elif os.path.lexists(self._root):
                 with contextlib.suppress(FileNotFoundError):  # it was cleaned just now
                     self._check_root()
         except OSError as error:
-            raise StoreError(
-                f"the folder {self._root} cannot be created: {error.strerror}: use another DIRECTORY, or make "
-                f"{self._root.parent} a folder that you can write to"
-            ) from None
+            raise self._cannot_be_created(error) from None
 
     def use(self, incarnation: str | None) -> None:
         self._incarnation = incarnation
@@ -360,7 +364,15 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
+    def _cannot_be_created(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"the folder {self._root} cannot be created: {error.strerror}: use another DIRECTORY, or make "
+            f"{self._root.parent} a folder that you can write to"
+        )
+
     def _error(self, error: OSError) -> StoreError:
+        if error.errno == errno.ENOTDIR and not self._root.parent.is_dir():
+            return self._cannot_be_created(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return StoreError(
                 f"{self._root} cannot hold more: {error.strerror}. "
@@ -427,9 +439,11 @@ def _replaced(key: str) -> str:
 def _document(folder: Path, key: str) -> Document | None:
     for name in (_replaced(key), key):
         try:
-            document: Any = json.loads((folder / name).read_bytes())
+            stored = (folder / name).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
+        try:
+            document: Any = json.loads(stored)
         except ValueError:  # the machine has crashed: whatever is damaged is missing
             document = None
         return document if isinstance(document, dict) else {}
