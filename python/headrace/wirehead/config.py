@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import datetime
@@ -11,6 +12,7 @@ import json
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
@@ -22,10 +24,11 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], "Config"]
 PASSWORD_VARIABLE = "WIREHEAD_PASSWORD"
 COMPRESSIONS = ("auto", "none", "zlib", "zstd", "lz4")
 _WHOLE_NUMBERS = {"SWAP_CAP": 1_000_000_000, "PORT": 65535}  # and the largest; the least is 1
+_MOST_SECONDS = 1_000_000
 _NUMBERS = {  # least, largest, unit, why
     "CHUNKSIZE": (1e-5, 15, "MiB", " (a document of MongoDB holds 16)"),
-    "TIMEOUT": (0.001, 1_000_000, "seconds", ""),
-    "LEASE": (0.1, 1_000_000, "seconds", ""),
+    "TIMEOUT": (0.001, _MOST_SECONDS, "seconds", ""),
+    "LEASE": (0.1, _MOST_SECONDS, "seconds", ""),
 }
 _LONGEST_NAME = 63  # bytes: MongoDB's limit for databases; of a collection's 255, the rest is for what follows
 _A_COLLECTION = (
@@ -293,13 +296,21 @@ def _plain(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
-def at_least(least: float) -> Callable[[str], Any]:
-    """A parser for the number of a command line option: a whole number if ``least`` is one."""
+def at_least(least: float, most: float | None = None) -> Callable[[str], Any]:
+    """A parser for the number of a command line option: a whole number if ``least`` is one.
+
+    Args:
+        least, most: what it may be. Default of ``most``: what Python can count, or the seconds that it can wait.
+    """
+    if most is None:
+        most = sys.maxsize if isinstance(least, int) else _MOST_SECONDS
 
     def read(text: str) -> Any:
         number = type(least)(text)
         if not least <= number < float("inf"):
             raise ValueError
+        if number > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}, got {text}")
         return number
 
     read.__name__ = (

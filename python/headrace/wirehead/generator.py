@@ -10,6 +10,7 @@ import logging
 import operator
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -155,8 +156,8 @@ def _checked_number(n_samples: Any) -> int:
         number = -1 if isinstance(n_samples, bool) else operator.index(n_samples)
     except TypeError:
         number = -1
-    if number < 0:
-        raise ValueError(f"n_samples must be a whole number of at least 0, or None, got {n_samples!r}")
+    if not 0 <= number <= sys.maxsize:
+        raise ValueError(f"n_samples must be a whole number from 0 to {sys.maxsize}, or None, got {n_samples!r}")
     return number
 
 

@@ -259,9 +259,10 @@ def test_an_argument_that_cannot_be_is_named(tmp_path: Path, argument: str, valu
     [
         (3, None, "generator must yield samples; got 3"),
         (lambda: iter(()), None, "got a generator function; call it and pass the result"),
-        ((), -1, "n_samples must be a whole number of at least 0, or None, got -1"),
-        ((), 1.5, r"n_samples must be a whole number of at least 0, or None, got 1\.5"),
-        ((), True, "n_samples must be a whole number of at least 0, or None, got True"),
+        ((), -1, "n_samples must be a whole number from 0 to 9223372036854775807, or None, got -1"),
+        ((), 1.5, r"n_samples must be a whole number from 0 to 9223372036854775807, or None, got 1\.5"),
+        ((), 10**30, "n_samples must be a whole number from 0 to 9223372036854775807, or None, got 10000000000"),
+        ((), True, "n_samples must be a whole number from 0 to 9223372036854775807, or None, got True"),
     ],
 )
 def test_a_generator_that_cannot_be_is_named(tmp_path: Path, generator: Any, n_samples: Any, message: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import sys
 import time
@@ -38,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--index", type=at_least(0), help="of the first process (default: N x SLURM_ARRAY_TASK_ID, or 0)"
     )
-    generate.add_argument("--seed", type=at_least(0), help="for all random numbers (default: a new one for each run)")
+    generate.add_argument(
+        "--seed", type=at_least(0, math.inf), help="for all random numbers (default: a new one for each run)"
+    )
     generate.add_argument("--samples", type=at_least(1), metavar="K", help="stop each process after K samples")
     generate.add_argument(
         "--grace",
