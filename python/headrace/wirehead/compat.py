@@ -29,7 +29,7 @@ from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource, at_least
 from headrace.wirehead.generator import WireheadGenerator as _Generator
-from headrace.wirehead.generator import keeping
+from headrace.wirehead.generator import keeping, refuse_while_importing
 from headrace.wirehead.manager import WireheadManager
 from headrace.wirehead.status import status_of
 
@@ -183,6 +183,7 @@ class WireheadGenerator(_Generator):
             FailedPrecondition: it was stopped.
         """
         if self._writer is None:
+            refuse_while_importing("a generator")
             cache = self._cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
             manager = self._open.enter_context(contextlib.closing(GenerationManager(cache)))
             self._open.enter_context(keeping(manager, self._stop))

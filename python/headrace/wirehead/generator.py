@@ -18,12 +18,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._format.sample import NamedArray
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager, manage_generations
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.errors import StoreError, StoreUnreachableError
+from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -46,6 +47,7 @@ class WireheadGenerator:
 
     Raises:
         FileNotFoundError, ConfigError: the configuration does not exist or is invalid.
+        ImportError: the library for its COMPRESSION is not installed.
         TypeError: ``generator`` cannot be iterated over.
         ValueError: ``n_samples`` is not a number of samples.
 
@@ -60,6 +62,7 @@ class WireheadGenerator:
         n_samples: int | None = None,
     ) -> None:
         self.config = Config.load(config_path)
+        require_library(self.config.compression)
         try:
             self.generator = iter(generator)
         except TypeError:
@@ -78,10 +81,12 @@ class WireheadGenerator:
             verbose: log each sample.
 
         Raises:
+            ConfigError: a command imports the module that calls this.
             StoreError: the store failed for longer than TIMEOUT.
             TypeError, ValueError: a sample does not match SAMPLE.
             Exception: the exception of the generator.
         """
+        refuse_while_importing("a generator")
         before = self.stored
         if self._stop.is_set():
             return 0
@@ -207,6 +212,38 @@ class _StoringThread:
             except BaseException as error:
                 done.set_exception(error)
             del sample, done, arrays  # or they would stay until the next one comes
+
+
+_importing: str | None = None  # the module that a command imports now
+
+
+@contextlib.contextmanager
+def importing(module: str) -> Iterator[None]:
+    """Within this context a command imports a module for one of its functions; it is not to run anything."""
+    global _importing
+    before, _importing = _importing, module
+    try:
+        yield
+    finally:
+        _importing = before
+
+
+def refuse_while_importing(what: str) -> None:
+    """
+    Raises:
+        ConfigError: a command imports the program, which would run here and in each of the command's processes, with
+            neither their seeds nor their numbers.
+    """
+    if _importing is None:
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_name != "<module>" or str(frame.f_globals.get("__name__")).partition(".")[0] == "headrace"
+    ):
+        frame = frame.f_back
+    # The outermost frame is the command's: then it is a thread of the module that runs it.
+    file = frame.f_code.co_filename if frame.f_back is not None else f"the module {_importing}"
+    raise ConfigError(f'{file} runs {what} when it is imported: put that under `if __name__ == "__main__":`')
 
 
 class SecondSignal(SystemExit):

@@ -12,7 +12,7 @@ from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.generator import SecondSignal, ending_on_signals
+from headrace.wirehead.generator import SecondSignal, ending_on_signals, refuse_while_importing
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -40,9 +40,11 @@ class WireheadManager:
             swaps: return after this many swaps, no matter which process did them.
 
         Raises:
+            ConfigError: a command imports the module that calls this.
             StoreUnreachableError: the store did not answer at the start. Later, the manager waits for it.
             CacheGoneError: the cache was cleaned, or its database dropped.
         """
+        refuse_while_importing("a manager")
         log_to_stdout()
         with ending_on_signals(self._stop):
             cache = Cache(self.config)

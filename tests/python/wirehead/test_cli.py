@@ -82,6 +82,37 @@ def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
         assert message in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("WireheadGenerator(few(), 'config.yaml').run_generator()", "a generator"),
+        ("WireheadManager('config.yaml').run_manager()", "a manager"),
+        ("compat.WireheadGenerator(few(), 'config.yaml').cycle()", "a generator"),
+    ],
+)
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_script_that_runs_when_it_is_imported_is_refused(program: str, what: str, folder: Path) -> None:
+    lines = ["from functions import few", "from headrace.wirehead import WireheadGenerator, WireheadManager, compat"]
+    (folder / "script.py").write_text("\n".join([*lines, program]))
+    result = run(folder, "generate", "-n", "2", "script:few")
+    problem = f'{folder / "script.py"} runs {what} when it is imported: put that under `if __name__ == "__main__":`'
+    assert (result.returncode, result.stdout) == (2, f"headrace.wirehead: {problem}\n")
+    with contextlib.closing(Cache(settings(folder), create=False)) as cache:
+        assert cache.incarnation is None
+    (folder / "script.py").write_text("\n".join([*lines, "if __name__ == '__main__':", f"    {program}"]))
+    assert run(folder, "generate", "-n", "2", "script:few").returncode == 0
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_thread_that_runs_a_generator_when_a_script_is_imported_is_refused(folder: Path) -> None:
+    (folder / "script.py").write_text(
+        "import threading\nfrom functions import few\nfrom headrace.wirehead import WireheadGenerator\n"
+        "thread = threading.Thread(target=WireheadGenerator(few(), 'config.yaml').run)\nthread.start()\nthread.join()"
+    )
+    result = run(folder, "generate", "script:few")
+    assert "ConfigError: the module script runs a generator when it is imported" in result.stdout
+
+
 def test_a_generator_stops_after_n_samples(folder: Path) -> None:
     drawn = itertools.count()
     generator = WireheadGenerator(((number, 0) for number in drawn), settings(folder), n_samples=7)

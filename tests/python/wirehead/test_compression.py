@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.wirehead import Config
+from headrace.wirehead import Config, MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._format.compression import compress, decompress_into
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
@@ -55,6 +58,24 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     with pytest.raises(ImportError, match="COMPRESSION lz4 needs a library: pip install lz4"):
         compress(memoryview(LABELS), "lz4")
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_library_that_is_missing_is_named_before_anything_is_generated(
+    location: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    keys = {**location, "SWAP_CAP": 2, "COMPRESSION": "lz4"}
+    with pytest.raises(ImportError, match="COMPRESSION lz4 needs a library: pip install lz4"):
+        WireheadGenerator([(1, 2)], keys)
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    path = str(tmp_path / "config.json")
+    assert main(["generate", "--config", path, "wirehead_functions:none"]) == 2
+    assert capsys.readouterr().err == "headrace.wirehead: COMPRESSION lz4 needs a library: pip install lz4\n"
+    assert main(["status", "--config", path]) == 0
+    Cache(keys).close()
+    with pytest.raises(TimeoutError):  # who reads may need another library, or none: the cache says so
+        MongoTupleheadDataset(keys, timeout=0)
 
 
 def in_pieces(stored: memoryview, length: int) -> list[memoryview]:

@@ -12,6 +12,7 @@ import sys
 import time
 
 from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
+from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import SETTINGS
 from headrace.wirehead.config import Config, at_least
@@ -124,7 +125,7 @@ def _generate(options: argparse.Namespace) -> int:
         end_with_parent(options.parent)
         seeds = [int(number) for number in options.seeds.split(",")]
         return run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
-    Config.load(options.config)
+    require_library(Config.load(options.config).compression)
     load_function(options.function)
     first = options.index
     if first is None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headrace.wirehead.errors import ConfigError, StoreError
-from headrace.wirehead.generator import WireheadGenerator, ending_on_signals
+from headrace.wirehead.generator import WireheadGenerator, ending_on_signals, importing
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -35,7 +35,7 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
     """The function that ``module:function`` names; modules of the working directory count.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or its module runs a generator when it is imported.
     """
     module_name, _, function_name = name.partition(":")
     if not function_name or not all(map(str.isidentifier, module_name.split("."))):
@@ -43,7 +43,8 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        with importing(module_name):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
             raise

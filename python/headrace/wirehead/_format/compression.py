@@ -33,6 +33,15 @@ def compress(data: memoryview, compression: str) -> tuple[str, memoryview]:
     return compression, memoryview(_compressor(compression)(data))
 
 
+def require_library(compression: str) -> None:
+    """
+    Raises:
+        ImportError: :func:`compress` needs a library that is not installed.
+    """
+    if compression not in ("auto", "none"):
+        _compressor(compression)
+
+
 def _fast() -> str:
     return "zlib" if importlib.util.find_spec("zstandard") is None else "zstd"
 
