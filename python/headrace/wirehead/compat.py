@@ -169,8 +169,8 @@ class WireheadGenerator(_Generator):
         message = f"{type(self).__name__} has no attribute {name}"
         if name in _OF_COLLECTIONS:
             message += (
-                ": the cache manages its collections itself; it swaps on its own, and `headrace-wirehead clean` "
-                "removes it"
+                ": the cache manages its collections itself; it swaps on its own, and is removed by "
+                f"{self.config.clean_command}"
             )
         raise AttributeError(message)
 

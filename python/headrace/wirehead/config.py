@@ -12,6 +12,7 @@ import json
 import os
 import re
 import reprlib
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -176,6 +177,14 @@ class Config:
     def cache(self) -> str:
         """The cache and its store in words, without credentials."""
         return f"{self.dbname} at {self.location}"
+
+    @property
+    def clean_command(self) -> str:
+        """The command that removes this cache, and no other one, for messages."""
+        command = "python -m headrace.wirehead clean --config"
+        if self.source == Config.source:
+            return f"`{command} FILE`, with the keys of this configuration in FILE"
+        return f"`{command} {shlex.quote(self.source)}`"
 
 
 KEYS = {field.name.upper(): field for field in dataclasses.fields(Config) if field.name != "source"}

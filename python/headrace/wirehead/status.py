@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._stores.store import seconds
+from headrace.wirehead._stores.store import SETTINGS, seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Status:
 
     Attributes:
         database, location: DBNAME, and where it is.
+        exists: whether it has been created, and not removed since.
         generation: the current one; 0 before the first swap.
         fill, swap_cap: samples in the generation that is being filled, and how many it takes.
         samples: generated in all, those of ``fill`` and of the generation after it included.
@@ -49,6 +50,7 @@ class Status:
 
     database: str
     location: str
+    exists: bool
     generation: int
     fill: int
     swap_cap: int
@@ -80,8 +82,9 @@ class Status:
         if self.last_swap_age is not None and self.last_swap_seconds is not None:
             last = f", the last {self.last_swap_age:.0f} s ago in {1000 * self.last_swap_seconds:.1f} ms"
         stored = ", ".join(map(str, self.generations)) or "none"
+        cache = f"{self.database} at {self.location}"
         lines = [
-            f"{self.database} at {self.location}",
+            cache if self.exists else f"there is no cache {cache}",
             f"generation  {self.generation} (stored: {stored}; {self.bytes / 2**20:.1f} MiB)",
             f"fill        [{bar:30}] {self.fill}/{self.swap_cap}",
             f"samples     {self.samples}, {rate}",
@@ -108,6 +111,7 @@ def status_of(cache: Cache) -> Status:
     """
     cache.look_again()
     store, config = cache.store, cache.config
+    exists = store.find(SETTINGS, "settings") is not None
     now = store.now()
     swaps = cache.swaps()
     current = swaps[-1].generation if swaps else 0
@@ -140,6 +144,7 @@ def status_of(cache: Cache) -> Status:
     return Status(
         database=config.dbname,
         location=config.location,
+        exists=exists,
         generation=current,
         fill=fill,
         swap_cap=config.swap_cap,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -181,10 +182,28 @@ def test_no_data_is_an_error_in_time(config: dict[str, Any]) -> None:
         MongoheadDataset(config, timeout=0.1)
 
 
-def test_settings_must_agree(config: dict[str, Any]) -> None:
+def test_waiting_for_data_is_said(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Generator(numbered(0, 3), config).run()
+    monkeypatch.setattr("headrace.wirehead._protocol.cache._FIRST_WORD", 0.2)
+    monkeypatch.setattr("headrace.wirehead._protocol.cache._NEXT_WORD", 0.5)
+    with pytest.raises(TimeoutError):
+        MongoheadDataset(config, timeout=1.5)
+    said = [message for message in caplog.messages if message.startswith("no data yet")]
+    assert 2 <= len(said) <= 3
+    assert re.search(r"the first generation of .*test.* has 3 of 5 samples; waiting up to 1\.5 s$", said[0])
+
+
+def test_settings_must_agree(config: dict[str, Any], tmp_path: Path) -> None:
     Generator(numbered(0, 5), config).run()
-    with pytest.raises(StoreError, match="made with SWAP_CAP 5, but the configuration says 6"):
+    clean = r"another DBNAME, or first `python -m headrace\.wirehead clean --config"
+    without_file = f"made with SWAP_CAP 5, but the configuration says 6: .*{clean} FILE`, with the keys of this conf"
+    with pytest.raises(StoreError, match=without_file):
         MongoheadDataset({**config, "SWAP_CAP": 6})
+    (tmp_path / "the other.json").write_text(json.dumps({**config, "SWAP_CAP": 6}))
+    with pytest.raises(StoreError, match=f"the other.json says 6: .*{clean} '{tmp_path / 'the other.json'}'`"):
+        MongoheadDataset(tmp_path / "the other.json")
     with pytest.raises(StoreError, match="made with SAMPLE"):
         Generator(numbered(0, 5), {**config, "SAMPLE": ["x", "y"]}).run()
     with contextlib.closing(open_store(Config.load(config))) as store:
@@ -202,7 +221,7 @@ def test_damaged_settings_are_refused(config: dict[str, Any], damage: dict[str, 
     with contextlib.closing(open_store(Config.load(config))) as store:
         settings = {**(store.find("settings", "settings") or {}), **damage}
         store.replace("settings", "settings", {name: value for name, value in settings.items() if value is not None})
-    with pytest.raises(StoreError, match=r"test.* at .* has damaged settings: .*clean` first"):
+    with pytest.raises(StoreError, match=r"test.* at .* has damaged settings: .*first .*clean"):
         Cache(config, create=create)
 
 

@@ -30,6 +30,10 @@ from headrace.wirehead.status import status_of
 def test_status_and_clean(folder: Path) -> None:
     empty = json.loads(run(folder, "status", "--json").stdout)
     assert (empty["generation"], empty["fill"], empty["swap_cap"], empty["seconds_per_sample"]) == (0, 0, 30, None)
+    assert empty["exists"] is False
+    nothing = run(folder, "clean").stdout
+    assert nothing.startswith("there is no cache ")
+    assert run(folder, "status").stdout.startswith(nothing)
     with Command(folder, "manage") as manage:
         manage.until("Manager: manages")
         while json.loads(run(folder, "status", "--json").stdout)["manager"] is None:
@@ -45,7 +49,7 @@ def test_a_reader_of_the_output_may_end(folder: Path) -> None:
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline().startswith(("test at ", "headrace_test_"))
+    assert process.stdout.readline().startswith("there is no cache ")
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
@@ -72,6 +76,7 @@ def _look_at_status(folder: Path, manage: Command) -> None:
         assert status["manager"].endswith(f":{manage.process.pid}")
         assert status["deleted"] == 0
         assert status["bytes"] > 0
+        assert status["exists"] is True
         text = run(folder, "status").stdout
         for word in ("generation ", "fill ", "samples/s", "s/sample", "swaps ", "deleted ", "readers "):
             assert word in text

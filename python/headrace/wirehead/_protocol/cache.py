@@ -67,6 +67,7 @@ is under way for longer than LEASE. A server keeps acknowledged writes, and late
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import time
 import uuid
@@ -90,6 +91,10 @@ from headrace.wirehead._stores.store import (
 )
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CacheGoneError, StoreError
+
+log = logging.getLogger("headrace.wirehead")
+
+_FIRST_WORD, _NEXT_WORD = 5.0, 60.0  # seconds of waiting for data until it is said, and until it is said again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,18 +278,22 @@ class Cache:
         Raises:
             TimeoutError: there was none in time.
         """
-        deadline = time.monotonic() + timeout
+        start = time.monotonic()
+        deadline, word = start + timeout, start + _FIRST_WORD
         pause = 0.01
         while (generation := self._current_if_there()) == 0:
-            if time.monotonic() > deadline:
-                stored = self.fill(1)
-                raise TimeoutError(
-                    f"no data after {timeout:g} seconds: the first generation of {self.config.cache} "
-                    f"has {stored} of {self.config.swap_cap} samples. Is a generator running?"
-                )
+            now = time.monotonic()
+            if now > deadline:
+                raise TimeoutError(f"no data after {timeout:g} seconds: {self._first_fill()}. Is a generator running?")
+            if now >= word:
+                log.warning("no data yet: %s; waiting up to %g s", self._first_fill(), timeout)
+                word = now + _NEXT_WORD
             time.sleep(min(pause, max(0.0, deadline - time.monotonic()) + 0.001))
             pause = min(pause * 1.5, 0.5)
         return generation
+
+    def _first_fill(self) -> str:
+        return f"the first generation of {self.config.cache} has {self.fill(1)} of {self.config.swap_cap} samples"
 
     def _current_if_there(self) -> int:
         if self._incarnation is None:
@@ -370,7 +379,7 @@ class Cache:
 
     def _check_settings(self, found: Document, ours: Document) -> None:
         cache = self.config.cache
-        remedy = "another DBNAME, or `python -m headrace.wirehead clean` first"
+        remedy = f"another DBNAME, or first {self.config.clean_command}"
         if found.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
                 f"{cache} was made by another version of headrace, in format {found['format']}; this version uses "
