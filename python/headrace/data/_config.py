@@ -247,6 +247,8 @@ class LoaderConfig:
                 'on_worker_death="skip" needs a map-style dataset: an iterable dataset cannot continue past a sample '
                 "without making it"
             )
+        if self.seed_records not in (False, True, "position"):
+            raise ValueError(f'seed_records must be True, False or "position", got {self.seed_records!r}')
         if self.seed_records != "position":
             self._set("seed_records", bool(self.seed_records))
         if self.seed_records and (self.workers == "thread" or self.threads_per_worker > 1):

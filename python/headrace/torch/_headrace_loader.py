@@ -173,7 +173,7 @@ class Maker:
             "persistent_workers": of.persistent_workers,
             "in_order": of.in_order,
             "seed": options.seed,
-            "seed_records": "position" if seeds else False,
+            "seed_records": "position" if seeds is True else seeds,
             "shard": options.shard,
             "device": options.device,
             "max_deaths_per_sample": options.max_deaths_per_sample,

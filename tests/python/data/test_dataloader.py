@@ -676,6 +676,7 @@ def test_dataset_protocol() -> None:
         ({"sampler": [1], "shuffle": True}, ValueError, "sampler excludes shuffle"),
         ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got 5"),
         ({"batch_sampler": 5}, TypeError, "batch_sampler must be an iterable of lists of indices, got 5"),
+        ({"seed_records": "positon"}, ValueError, "seed_records must be True, False or \"position\", got 'positon'"),
         ({"ragged": "padding"}, ValueError, 'ragged must be None, "pad"'),
         ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler excludes"),
         ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "batch_sampler excludes"),

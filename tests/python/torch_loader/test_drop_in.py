@@ -326,6 +326,11 @@ def test_samples_that_are_unlike_fare_as_with_pytorch_whoever_makes_them(name: s
             assert_same(got, expected[min(workers, 1)])
 
 
+def test_another_seed_records_than_a_flag_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed_records must be True, False"):
+        DataLoader(Made(pairs), seed_records="positon")  # type: ignore[arg-type]
+
+
 def test_threads_that_would_not_repeat_are_refused() -> None:
     with pytest.raises(ValueError, match="seed_records=False"):
         list(DataLoader(Made(drawn), batch_size=4, num_workers=2, threads_per_worker=4))
