@@ -58,6 +58,36 @@ def test_samples_are_brought_together(samples: list[Any], expected: Any) -> None
     assert same(got, expected) or (isinstance(expected, list) and list(got) == expected)
 
 
+class StandardArray:
+    """What another library's arrays have in common."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = np.array(array)
+        self.dtype, self.shape = self._array.dtype, self._array.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        view = self._array.view()
+        view.flags.writeable = False
+        return view
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return np
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_arrays_of_other_libraries_become_arrays(num_workers: int) -> None:
+    samples = [(StandardArray(np.full(3, i, np.int16)), {"x": StandardArray(np.float32(i))}) for i in range(4)]
+    for batch in DataLoader(Samples(samples), batch_size=4, num_workers=num_workers):
+        assert same(batch[0], np.repeat(np.arange(4, dtype=np.int16), 3).reshape(4, 3))
+        assert same(batch[1]["x"], np.arange(4, dtype=np.float32))
+    mixed = [np.zeros(2, np.float32), StandardArray(np.ones(2))]
+    assert same(default_collate(mixed), np.array([[0.0, 0], [1, 1]]))
+    ragged = default_collate([StandardArray([1]), StandardArray([2, 3])], ragged="pad")
+    assert same(ragged, np.array([[1, 0], [2, 3]]))
+    with pytest.raises(ValueError, match=r"sample 1 cannot be batched with sample 0: got shape \(2,\), expected"):
+        default_collate([StandardArray([1]), StandardArray([2, 3])])
+
+
 def test_batches_of_two_kinds_of_record_scalars_are_told_apart() -> None:
     short, long = np.zeros((), "V3"), np.zeros((), "V9")
     first, second = DataLoader(Samples([short[()], short[()], long[()], long[()]]), batch_size=2, num_workers=1)

@@ -1,4 +1,4 @@
-"""Other libraries use batches without copying them."""
+"""Other libraries use batches without copying them, and their arrays may be in samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loader_datasets import Vectors
+from loader_datasets import Samples, Vectors
 
 from headrace.data import DataLoader
 
@@ -55,3 +55,12 @@ def test_who_writes_into_a_batch_has_it_alone() -> None:
         values += 100
     assert [values[0, 0, 0] for values, _ in loader] == [0, 2, 4, 6]
     assert [values[0, 0, 0] for values, _ in first] == [100, 102, 104, 106]
+
+
+def test_arrays_of_jax_in_samples_become_arrays() -> None:
+    pytest.importorskip("jax")
+    numpy = importlib.import_module("jax.numpy")
+    sample = numpy.ones(3), numpy.float32(2), numpy.ones(1, "bfloat16")
+    (batch,) = DataLoader(Samples([sample, sample]), batch_size=2)
+    got = [(part.dtype.name, part.shape) for part in batch]
+    assert got == [("float32", (2, 3)), ("float32", (2,)), ("bfloat16", (2, 1))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -16,6 +17,12 @@ from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.ragged import Ragged
 from headrace.data._samples.rebuild import decode_tree
 from headrace.fluid import core
+
+
+@dataclasses.dataclass
+class Record:
+    x: Any
+    y: Any
 
 
 def words(*lengths: int, dtype: Any = np.int64) -> list[Any]:
@@ -147,6 +154,44 @@ def test_rules_by_key() -> None:
     assert got["c"].x.tolist() == [[1, 7], [2, 2]]
     with pytest.raises(ValueError, match=r"sample 1 .* at \['b'\]\[0\]"):
         default_collate(samples, ragged={"a": "pad", "c": "pad"})
+
+
+def test_fields_of_a_named_tuple_have_rules_by_name_or_position() -> None:
+    got = load([Point(*pair) for pair in zip(words(1, 2), words(2, 1))], {"x": "pad", 1: ("pad", 7)})
+    assert got.x.tolist() == [[1, 0], [2, 2]]
+    assert got.y.tolist() == [[1, 1], [2, 7]]
+
+
+@pytest.mark.parametrize(
+    ("sample", "rule", "message"),
+    [
+        (
+            {"tokens": np.ones(2), "y": 1},
+            {"token": "lod"},
+            "'token', but samples have the keys 'tokens', 'y'",
+        ),
+        ({"tokens": np.ones(2)}, {"tokens": "lod", 0: None}, "a rule for 0, but samples have the keys 'tokens'"),
+        ((np.ones(2), 1), {"tokens": "lod"}, "a rule for 'tokens', but samples have the positions 0, 1"),
+        ([np.ones(2), 1], {-1: "lod"}, "a rule for -1, but samples have the positions 0, 1"),
+        (Point(np.ones(2), 1), {"z": "lod"}, "a rule for 'z', but samples have the positions 0, 1"),
+        (Record(np.ones(2), 1), {"z": "lod"}, "a rule for 'z', but samples have the fields 'x', 'y'"),
+        ({"a": (np.ones(2),)}, {"a": {1: "lod"}}, r"a rule for 1, but samples at \['a'\] have the positions 0"),
+        ({"a": np.ones(2)}, {"a": {"b": "lod"}}, r"'b', but samples at \['a'\] have no keys, positions or fields"),
+        (np.ones(2), {0: "lod"}, "a rule for 0, but samples have no keys, positions or fields"),
+    ],
+    ids=str,
+)
+def test_a_rule_for_what_samples_lack_is_an_error(sample: Any, rule: Any, message: str) -> None:
+    for num_workers in (0, 1):
+        with pytest.raises(ValueError, match=message):
+            list(DataLoader(Samples([sample] * 2), batch_size=2, num_workers=num_workers, ragged=rule))
+
+
+def test_rules_may_be_none_and_leave_keys_out() -> None:
+    sample = {"a": np.ones(2), "b": Record(np.ones(1), 1)}
+    got = default_collate([sample, sample], ragged={"a": None, "b": {"x": "list"}})
+    assert got["a"].shape == (2, 2)
+    assert len(got["b"].x) == 2
 
 
 @pytest.mark.parametrize("rule", ["padding", ("pad",), ("list", 0), 3, {"a": "x"}], ids=str)

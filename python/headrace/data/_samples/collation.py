@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -18,6 +18,7 @@ from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
     is_namedtuple,
+    is_other_array,
     is_plain_array,
     is_sequence,
     make_dataclass,
@@ -39,7 +40,8 @@ RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]
 def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
     """Stacks samples into a batch, by the rules of PyTorch's ``default_collate`` wherever it has any.
 
-    Arrays and numbers are stacked along a new first axis; so are torch tensors, which stay tensors. Tuples become
+    Arrays and numbers are stacked along a new first axis; so are torch tensors, which stay tensors. Arrays of other
+    libraries that follow the array API standard, such as JAX's, become NumPy arrays. Tuples become
     lists; other sequences, mappings, named tuples and dataclasses keep their type, and their elements are collated one
     by one. Strings, bytes, None, object arrays and anything else become a list.
 
@@ -53,11 +55,12 @@ def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None
               value; "pad" with zeros.
             - "list": a list of arrays.
             - "lod": a :class:`Ragged`; only the first axis may differ.
-            - a mapping: the rule for each key of a mapping, position in a sequence or name of a field; None for those
-              that are missing.
+            - a mapping: the rule for each key of a mapping, position in a sequence or name of a field (either of them
+              in a named tuple); None for those that are missing.
 
     Raises:
-        ValueError: samples that differ in shape or structure; the message names the first that differs.
+        ValueError: samples that differ in shape or structure; the message names the first that differs. Or ``ragged``
+            has a rule for a key, position or field that the samples lack.
         TypeError: samples whose types cannot be batched together.
     """
     return _collate_all(samples, indices, ragged, planned=False)
@@ -146,6 +149,8 @@ class _Collation:
 
     def collate(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
         first = samples[0]
+        if isinstance(rule, Mapping):
+            rule = _rule_by_key(rule, first, where)
         if _is_numeric(first):
             return self._arrays(samples, where, None if isinstance(rule, Mapping) else rule)
         if isinstance(first, Mapping):
@@ -304,8 +309,34 @@ class _Collation:
         )
 
 
+def _rule_by_key(rule: Mapping[Any, Any], sample: Any, where: str) -> Mapping[Any, Any]:
+    """A rule with the keys, positions or fields of the sample.
+
+    Raises:
+        ValueError: it names others.
+    """
+    has: Collection[Any] = ()
+    what = "keys"
+    if isinstance(sample, Mapping):
+        has = sample
+    elif is_dataclass(sample):
+        has, what = field_names(sample), "fields"
+    elif is_sequence(sample):
+        has, what = range(len(sample)), "positions"
+        if is_namedtuple(sample):
+            positions = {name: i for i, name in enumerate(type(sample)._fields)}
+            rule = {positions.get(key, key): each for key, each in rule.items()}
+    for key in rule:
+        if key not in has:
+            names = ", ".join(map(repr, has))
+            found = f"the {what} {names}" if names else "no keys, positions or fields"
+            raise ValueError(f"ragged has a rule for {key!r}, but samples{_at(where)} have {found}")
+    return rule
+
+
 def _is_numeric(value: Any) -> bool:
-    return is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
+    is_ours = is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
+    return is_ours or is_other_array(value)
 
 
 def _is_on_device(value: Any) -> bool:
@@ -323,9 +354,10 @@ def _number_dtype(value: Any) -> type[np.generic] | None:
     """An explicit type for Python's numbers: NumPy's default for an int depends on the value."""
     if isinstance(value, (np.generic, np.ndarray)):
         return None
-    if isinstance(value, bool):
-        return np.bool_
-    return np.int64 if isinstance(value, int) else np.float64 if isinstance(value, float) else np.complex128
+    for kind, dtype in ((bool, np.bool_), (int, np.int64), (float, np.float64), (complex, np.complex128)):
+        if isinstance(value, kind):
+            return dtype
+    return None
 
 
 def _common_dtype(arrays: list[Array]) -> np.dtype[Any]:

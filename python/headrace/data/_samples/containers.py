@@ -45,6 +45,17 @@ def is_plain_array(value: Any) -> bool:
     return isinstance(value, np.generic) and not value.dtype.hasobject and not isinstance(value, (str, bytes))
 
 
+def is_other_array(value: Any) -> bool:
+    """Whether ``value`` is an array of another library than NumPy and torch that follows the array API standard, with a
+    dtype of NumPy's: one of JAX, say. Collation makes a NumPy array of it.
+
+    A pandas Series is none: it has more than its elements, and batches hold it in a list.
+    """
+    if not hasattr(type(value), "__array_namespace__") or isinstance(value, (np.ndarray, np.generic)):
+        return False
+    return hasattr(type(value), "__array__") and isinstance(getattr(value, "dtype", None), np.dtype)
+
+
 def shell_of(value: Any) -> tuple[Any, ...] | None:
     """Returns the container without its items, if it consists of more than its type and items: attributes, a factory.
 

@@ -14,6 +14,7 @@ from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
     is_namedtuple,
+    is_other_array,
     is_plain_array,
     is_sequence,
     make_dataclass,
@@ -126,6 +127,8 @@ class _Walk:
             # The writer reads lists and tuples, and would miss whatever else a container holds.
             writes = isinstance(value, (list, tuple)) and (plain or shell is None)
             return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
+        if is_other_array(value) and not self._as_tensors:
+            return self._leaf(value.dtype), (NodeKind.WHOLE, kind)  # the writer reads no such memory
         # PyTorch transposes sequences, and so makes tuples of elements that it does not stack.
         leaf = self._leaf(None)
         return ("objects", leaf[1]) if self._as_tensors and in_sequence else leaf, (NodeKind.OBJECT, kind)
