@@ -115,6 +115,22 @@ def test_a_program_from_standard_input_cannot_be_imported(context: str) -> None:
     assert "there is no file '<stdin>'" in last
 
 
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_class_under_the_main_guard_is_no_mystery(context: str, tmp_path: Path) -> None:
+    end = f'if __name__ == "__main__":\n    class Numbers(list):\n        pass\n    main({context!r})\n'
+    script = PROGRAM.replace("class Numbers:", "class Others:").replace(
+        "DataLoader(Numbers()", "DataLoader(Numbers([1])"
+    )
+    (tmp_path / "program.py").write_text(script + end)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.FailedPrecondition: Can't get attribute 'Numbers' on <module '__mp_main__'")
+    assert 'Define it outside of `if __name__ == "__main__":`' in last
+
+
 def test_with_a_main_guard_it_runs(tmp_path: Path) -> None:
     done = run(tmp_path, 'if __name__ == "__main__":\n    main("spawn")\n    main("forkserver")\n')
     assert (done.returncode, done.stderr) == (0, "")

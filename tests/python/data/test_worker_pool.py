@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from fault_harness import run
-from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unloadable, Unpicklable, die_at_start, same
+from loader_datasets import Deadly, Everything, Ints, Random, Samples, Slow, Unloadable, Unpicklable, die_at_start, same
 
 from headrace import errors
 from headrace.data import DataLoader, WorkerTraceback
@@ -233,6 +233,10 @@ def test_a_dataset_that_cannot_be_sent_is_a_clear_error(context: str) -> None:
         iter(loader)
     with pytest.raises(pickle.PicklingError, match=f'collate_fn cannot be pickled.*"{context}" requires'):
         iter(DataLoader(Ints(4), num_workers=1, multiprocessing_context=context, collate_fn=lambda samples: 1))
+    with pytest.raises(pickle.PicklingError, match=r"collate_fn cannot be pickled.*Define it at the top level of a mo"):
+        iter(DataLoader(Ints(4), num_workers=1, multiprocessing_context=context, collate_fn=lambda samples: 1))
+    with open(os.devnull) as file, pytest.raises(pickle.PicklingError, match=r"Open files .*__getitem__"):
+        iter(DataLoader(Samples([file]), num_workers=1, multiprocessing_context=context))
     assert not workers()
     del loader
     assert len(os.listdir("/proc/self/fd")) <= before + 4  # those of the forkserver, if it was not running yet

@@ -356,9 +356,16 @@ def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception)
         except Exception as reason:
             if str(reason) != str(error):
                 continue
+            # What cannot be found by its name is an AttributeError or, from Python 3.14 on, a PicklingError.
+            is_local = isinstance(reason, (AttributeError, pickle.PicklingError))
+            remedy = (
+                "Define it at the top level of a module"
+                if is_local
+                else "Open files and connections, and make locks, where a worker uses them (in `__getitem__`, say)"
+            )
             raise pickle.PicklingError(
-                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. Define it at '
-                'the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
+                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. {remedy}, or '
+                'use multiprocessing_context="fork" or workers="thread".'
             ) from error
 
 

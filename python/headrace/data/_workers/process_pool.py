@@ -41,6 +41,7 @@ from headrace.data._workers.start import StartLog, StartReporter, run_worker
 from headrace.data._workers.start_checks import (
     MAIN_GUARD,
     NO_MAIN_GUARD,
+    lacks_in_main_module,
     limits_named,
     no_main_guard,
     require_descriptors,
@@ -304,8 +305,8 @@ class ProcessPool:
 
         Raises:
             errors.WorkerDied: workers die again and again before they reach a sample, or without completing any.
-            errors.FailedPrecondition: they import a main module that starts workers itself, or that fails; or no
-                process has the dataset of this epoch any more.
+            errors.FailedPrecondition: they import a main module that starts workers itself, that fails, or that lacks
+                what the dataset needs of it; or no process has the dataset of this epoch any more.
             Exception: an exception of a worker that unpickled the dataset.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
@@ -409,7 +410,8 @@ class ProcessPool:
         if process.exitcode != 1:  # as Python ends after an exception
             return None
         if self._context.get_start_method() == "fork" or self._starts.began(process.pid):
-            return self._starts.error(process.pid)
+            error = self._starts.error(process.pid)
+            return lacks_in_main_module(error) or error
         return errors.FailedPrecondition(
             f"{report} while it imported the main module of the program, as each worker does when it starts: see the "
             f"traceback that it printed. {MAIN_GUARD}"

@@ -9,6 +9,7 @@ import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.process
 import os
+import re
 import resource
 from collections.abc import Iterator
 
@@ -45,6 +46,20 @@ def no_main_guard() -> errors.FailedPrecondition:
         "each worker imports the main module of the program when it starts, and this module iterated over a loader "
         f"again. {MAIN_GUARD}"
     )
+
+
+def lacks_in_main_module(error: BaseException | None) -> errors.FailedPrecondition | None:
+    """The error that explains a worker's: it looked for a class or function in the main module that it had imported;
+    None if that was not the reason.
+    """
+    if not isinstance(error, AttributeError) or not re.search(r"on <module '__(mp_)?main__'", str(error)):
+        return None
+    explained = errors.FailedPrecondition(
+        f"{error}: each worker imports the main module of the program when it starts, which defines no such name then. "
+        'Define it outside of `if __name__ == "__main__":`, or pass multiprocessing_context="fork".'
+    )
+    explained.__cause__ = error
+    return explained
 
 
 def worker_name(worker_id: int) -> str:
