@@ -102,7 +102,8 @@ class WireheadGenerator:
                 except (StoreError, SecondSignal):
                     raise
                 except BaseException:  # of the generator, or of a sample of another form
-                    self._finish(cache, manager, writer)
+                    with contextlib.suppress(StoreError):
+                        self._finish(cache, manager, writer)
                     raise
                 self._finish(cache, manager, writer)
             except (StoreUnreachableError, SecondSignal):

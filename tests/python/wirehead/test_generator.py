@@ -119,6 +119,21 @@ def test_a_generation_that_is_full_can_be_read_although_the_generator_fails(
         assert (cache.current(), cache.leases()) == (1, {})
 
 
+def test_an_error_of_the_generator_is_raised_although_the_store_fails_after_it(
+    folder_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def samples() -> Iterator[Any]:
+        yield np.zeros(3), 0
+        monkeypatch.setattr(Cache, "fill", refuses)
+        raise Broken
+
+    def refuses(self: Cache, generation: int) -> int:
+        raise StoreError("the disk is full")
+
+    with pytest.raises(Broken):
+        WireheadGenerator(samples(), folder_config).run()
+
+
 def test_a_second_run_stores_what_the_first_has_left(folder_config: dict[str, Any]) -> None:
     failing: list[BaseException] = [OSError("no more for now")]
 
