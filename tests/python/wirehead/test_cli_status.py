@@ -155,6 +155,8 @@ def test_who_watches_before_there_is_a_cache_and_after_it_was_cleaned(folder: Pa
                 manager.close()
                 assert (status_of(watched).generation, len(logger.history())) == (stored, stored)
                 cache.store.clean()
+                status = status_of(watched)
+                assert (status.generation, status.exists, logger.history()) == (0, False, [])
 
 
 def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:

@@ -353,10 +353,12 @@ class Cache:
 
     def look_again(self) -> None:
         """For those who only watch: continues with the cache that is there now, which may have been made since, or made
-        anew after it was cleaned.
+        anew after it was cleaned; or with none, if it was cleaned just now.
         """
-        before = self._incarnation
+        before, self._incarnation = self._incarnation, None
         self._open(create=False)
+        if self._incarnation is None:
+            self.store.use(None)
         if self._incarnation != before:
             self._newest, self._final = 0, (0, {})
 
