@@ -53,7 +53,7 @@ def test_without_pytorch_its_loader_says_what_to_install() -> None:
     assert "pip install torch" in last
 
 
-@pytest.mark.parametrize("name", ["fluid", "wirehead"])
+@pytest.mark.parametrize("name", ["fluid", "reader", "wirehead"])
 def test_a_subpackage_is_imported_when_it_is_first_used(name: str) -> None:
     done = run(
         "import sys, headrace\n"
@@ -66,6 +66,19 @@ def test_a_subpackage_is_imported_when_it_is_first_used(name: str) -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'layers'"):
         _ = headrace.layers
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("batch", "headrace.fluid.io.batch"), ("dataset", "headrace.DataLoader")]
+)
+def test_names_of_paddle_name_what_takes_their_place(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"^headrace has no {name}: .*{instead}"):
+        getattr(headrace, name)
+
+
+def test_only_names_for_users_are_listed() -> None:
+    listed = [name for name in dir(headrace) if not name.startswith("_")]
+    assert listed == sorted({*headrace.__all__, "data", "fluid", "reader", "torch", "wirehead"})
 
 
 def installed() -> Path:
