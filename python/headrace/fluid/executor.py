@@ -156,6 +156,9 @@ class Executor:
         self._cache = _Cache()
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"Executor({self.place!r})"
+
     def run(
         self,
         program: AnyProgram | None = None,

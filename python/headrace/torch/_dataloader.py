@@ -146,6 +146,13 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         shared = maker.options.shard != (0, 1) and not isinstance(self.dataset, torch_data.IterableDataset)
         return len(maker.loader(self)) if shared else super().__len__()
 
+    def __repr__(self) -> str:
+        shown = {"batch_size": 1, "num_workers": 0, "drop_last": False, "shard": (0, 1)}
+        given = [(name, getattr(self, name, usual)) for name, usual in shown.items()]
+        parts = [f"{name}={value!r}" for name, value in given if value != shown[name]]
+        dataset: Any = getattr(self, "dataset", None)
+        return f"{type(self).__name__}({', '.join([type(dataset).__name__, *parts])})"
+
     def __iter__(self) -> Any:
         """Starts the next epoch."""
         kept: Any = vars(self).get("_iterator")

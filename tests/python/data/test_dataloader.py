@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,16 @@ from loader_datasets import (
 from headrace import errors
 from headrace.data import (
     BatchSampler,
+    ChainDataset,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
     WeightedRandomSampler,
     default_collate,
     default_convert,
@@ -772,6 +779,30 @@ def test_tensors_of_torch_are_collated_like_arrays() -> None:
 
 def test_a_loader_says_what_it_is() -> None:
     assert repr(DataLoader(Ints(4), 2, shuffle=True, seed=3)) == "DataLoader(Ints, batch_size=2, shuffle=True, seed=3)"
+
+
+def test_iterators_samplers_and_datasets_have_short_representations() -> None:
+    batches = iter(DataLoader(Ints(4), 2))
+    assert repr(batches) == "<BatchIterator at batch 0>"
+    next(batches)
+    assert repr(batches) == "<BatchIterator at batch 1>"
+    source = Ints(4)
+    sized = {
+        "SequentialSampler": SequentialSampler(source),
+        "RandomSampler": RandomSampler(source),
+        "WeightedRandomSampler": WeightedRandomSampler([1] * 4, 4),
+        "BatchSampler": BatchSampler(range(8), 2, False),
+        "Subset": Subset(source, range(4)),
+        "ConcatDataset": ConcatDataset([source]),
+        "TensorDataset": TensorDataset(np.ones(4)),
+    }
+    assert list(map(repr, sized.values())) == [f"<{name} of length 4>" for name in sized]
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+    assert repr(ChainDataset([Stream()])) == "<ChainDataset>"
 
 
 def test_pinned_memory_without_cuda_is_said_once_and_changes_nothing() -> None:

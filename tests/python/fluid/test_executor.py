@@ -463,3 +463,7 @@ def test_fluids_datasets_are_refused_by_name(exe: fluid.Executor) -> None:
     for run in (exe.train_from_dataset, exe.infer_from_dataset):
         with pytest.raises(errors.Unimplemented, match="feed programs with layers"):
             run(fluid.default_main_program(), None)
+
+
+def test_an_executor_says_where_it_runs(exe: fluid.Executor) -> None:
+    assert repr(exe) == "Executor(CPUPlace)"

@@ -326,6 +326,12 @@ def test_samples_that_are_unlike_fare_as_with_pytorch_whoever_makes_them(name: s
             assert_same(got, expected[min(workers, 1)])
 
 
+def test_a_loader_and_its_iterator_have_short_representations() -> None:
+    loader = DataLoader(Made(pairs), batch_size=4, drop_last=True)
+    assert repr(loader) == "DataLoader(Made, batch_size=4, drop_last=True)"
+    assert repr(iter(loader)) == "<Batches at batch 0>"
+
+
 def test_another_seed_records_than_a_flag_is_refused() -> None:
     with pytest.raises(ValueError, match="seed_records must be True, False"):
         DataLoader(Made(pairs), seed_records="positon")  # type: ignore[arg-type]

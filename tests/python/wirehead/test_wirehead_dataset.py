@@ -39,6 +39,15 @@ def make(keys: dict[str, Any], *samples: Any) -> None:
     cache.close()
 
 
+def test_a_dataset_says_what_it_reads(tmp_path: Path) -> None:
+    keys = {"DBNAME": "brains", "DIRECTORY": str(tmp_path), "SWAP_CAP": 1}
+    make(keys, (1, 2))
+    with MongoheadDataset(keys) as dataset:
+        assert dataset[[0]]
+        assert repr(dataset) == f"<MongoheadDataset of brains at {tmp_path / 'brains.wirehead'}, generation 1>"
+        assert repr(dataset.sampler(seed=1)) == "<GenerationSampler of length 1>"
+
+
 @pytest.mark.parametrize(
     ("kinds", "names"),
     [

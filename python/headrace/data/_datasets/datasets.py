@@ -22,6 +22,7 @@ from headrace.data._argument_checks import is_torch_generator
 from headrace.data._randomness.sample_seeds import record_generator
 from headrace.data._samplers.permuted_range import PermutedRange
 from headrace.data._samplers.seeds import fresh_seed, import_torch_data, seed_of
+from headrace.data._short_repr import short_repr
 
 Sample = TypeVar("Sample", covariant=True)
 Getitem = TypeVar("Getitem", bound=Callable[..., Any])
@@ -80,6 +81,8 @@ class IterableDataset(Generic[Sample]):
 
     def __add__(self, other: Any) -> ChainDataset:
         return ChainDataset([self, other])
+
+    __repr__ = short_repr
 
 
 def is_iterable_dataset(dataset: Any) -> bool:
@@ -266,6 +269,7 @@ class ComposedDataset:
     _parts: list[Part]
 
     __add__ = concatenated
+    __repr__ = short_repr
 
     @property
     def __getitems__(self) -> Callable[[list[Any]], list[Any]] | None:
@@ -467,6 +471,7 @@ class TensorDataset:
     """
 
     __add__ = concatenated
+    __repr__ = short_repr
 
     def __init__(self, *tensors: Any) -> None:
         lengths = [len(tensor) for tensor in tensors]

@@ -66,6 +66,9 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def __len__(self) -> int:
         return self._length()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at batch {self.progress.taken}>"
+
     # Not a weakref.finalize, which would keep the engine, and with it all that the user gave, in a global registry: an
     # iterator that the dataset or collate_fn refers to could never be collected.
     def __del__(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:

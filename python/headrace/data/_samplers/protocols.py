@@ -11,6 +11,7 @@ import numpy as np
 from headrace.data._argument_checks import MAX_SEED, integer
 from headrace.data._samplers.permuted_range import BLOCK, Int64Array, checked_range
 from headrace.data._samplers.seeds import checked_seed, fresh_seed
+from headrace.data._short_repr import short_repr
 
 Index = TypeVar("Index", covariant=True)
 
@@ -29,6 +30,8 @@ class Sampler(Generic[Index]):
 
     def __iter__(self) -> Iterator[Index]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
+
+    __repr__ = short_repr
 
     def set_epoch(self, epoch: int) -> None:
         """Makes ``epoch``, counted from 0, the next iteration's."""

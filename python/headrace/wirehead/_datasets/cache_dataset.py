@@ -110,6 +110,9 @@ class CacheDataset:
     def __len__(self) -> int:
         return self.config.swap_cap
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.config.cache}, generation {self._generation}>"
+
     def __getstate__(self) -> dict[str, Any]:
         of_process = {"_lock", "_cache", "_reader", "_finalizer", "_pid"}
         of_reading = {"_generation", "_of_pass", "_read_ids", "_rounds", "_newest_round"}
