@@ -27,10 +27,12 @@ class TorchCollate:
     Attributes:
         makes_once: a worker that is the only one makes each sample once, so that it draws what PyTorch's would draw,
             even if a batch turns out not to fit its place.
+        takes_any_number: it makes a batch of what ``__getitems__`` gives, be these fewer samples than were asked for.
         stacks_tensors: it makes of samples that are tuples of tensors a list of these, stacked.
     """
 
     makes_once = True
+    takes_any_number = True
 
     @property
     def stacks_tensors(self) -> bool:

@@ -80,6 +80,19 @@ def test_what_a_collate_function_is_given_may_be_a_batch_already(workers: int) -
     assert {len(batch["index"]) for batch in batches} == {64}
 
 
+class Selective(Calls):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [index for index in indices if index % 3]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_collate_function_may_be_given_fewer_samples_than_were_asked_for(workers: int) -> None:
+    loader = DataLoader(Selective(), batch_size=64, num_workers=workers, collate_fn=as_it_is)
+    expected = [[i for i in range(begin, begin + 64) if i % 3] for begin in range(0, len(Selective()), 64)]
+    for _ in range(2):
+        assert list(loader) == expected
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_is_no_list_of_samples_is_an_error(workers: int) -> None:
     with pytest.raises(TypeError, match="__getitems__ must return a list of samples, got NoneType"):

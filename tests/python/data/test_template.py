@@ -19,6 +19,7 @@ import pytest
 from headrace.data._system.life_line import LifeLine
 from headrace.data._workers import fork_template as _template
 from headrace.data._workers.fork_template import Template, TemplateGone
+from headrace.data._workers.processes import close, has_ended
 
 CONTEXT = multiprocessing.get_context("fork")
 
@@ -139,12 +140,30 @@ def test_a_program_may_ignore_or_reap_its_children(reaction: Any, life: int, tmp
             process = template.process("worker", path=str(tmp_path / f"{number}"))
             process.start()
             process.join(30)
+            close(process)
             assert (tmp_path / f"{number}").read_text() == "True"
         begin = time.monotonic()
         template.close()
         assert time.monotonic() - begin < 4
+        assert not multiprocessing.active_children()
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_what_has_ended_before_it_is_looked_at_has_ended(life: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reaped(pid: int) -> int:
+        os.waitpid(pid, 0)
+        raise ProcessLookupError
+
+    template = Template(CONTEXT, lambda: None, life)
+    process = template.process("worker")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", reaped)
+        process.start()
+    assert has_ended(process)
+    close(process)
+    template.close()
+    assert not multiprocessing.active_children()
 
 
 def test_closing_does_not_wait_for_what_was_forked(life: int) -> None:

@@ -289,6 +289,48 @@ def test_the_default_arrays_are_as_with_workers(to: Any) -> None:
     assert all(same(one, other) for one, other in zip(here, there))
 
 
+class Object:
+    """No container, for a batch."""
+
+
+def tensor_of(kind: str) -> Any:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+    tensor = torch.eye(2)
+    return {
+        "plain": lambda: tensor,
+        "sparse": tensor.to_sparse,
+        "CSR": tensor.to_sparse_csr,
+        "quantized": lambda: torch.quantize_per_tensor(tensor, 0.5, 0, torch.qint8),
+        "meta": lambda: tensor.to("meta"),
+        "parameter": lambda: torch.nn.Parameter(tensor),
+        "none": lambda: 3,
+    }[kind]()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("to", [None, "numpy", "torch"])
+@pytest.mark.parametrize("kind", ["plain", "sparse", "CSR", "quantized", "meta", "parameter", "none"])
+def test_what_arrays_become_without_batches_is_as_with_workers(kind: str, to: Any) -> None:
+    tensor = tensor_of(kind)
+    samples = [
+        (tensor, np.arange(2), 3),
+        (np.arange(2), {"x": [tensor]}),
+        (Object(), np.arange(2), tensor),
+        [datetime.date(2026, 1, 2), Object(), {"x": np.arange(2)}, (tensor,)],
+    ]
+
+    def types(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [type(value), *map(types, value)]
+        return {key: types(each) for key, each in value.items()} if isinstance(value, dict) else type(value)
+
+    here, *there = (
+        [types(sample) for sample in DataLoader(Samples(samples), batch_size=None, to=to, **arguments)]
+        for arguments in ({}, {"num_workers": 1}, {"num_workers": 1, "workers": "thread"})
+    )
+    assert there == [here, here]
+
+
 def test_samples_on_a_device_are_stacked_there() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
     samples = [{"x": torch.empty(2, 3, device="meta"), "y": (torch.empty((), device="meta"), i)} for i in range(4)]

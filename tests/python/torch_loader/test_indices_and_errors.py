@@ -57,6 +57,30 @@ def test_indices_are_the_objects_that_the_sampler_gives(name: str, dataset: Any,
     assert mine == theirs
 
 
+class Selective(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Leaves out some of the samples, and gives others twice."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [index for index in indices for _ in range(2 if index == 9 else index % 3 > 0)]
+
+
+@both
+@pytest.mark.parametrize("arguments", [{}, {"shuffle": True}, {"collate_fn": list}], ids=str)
+def test_bulk_may_give_fewer_samples_than_were_asked_for(arguments: dict[str, Any], workers: int) -> None:
+    seen: list[Any] = []
+    for cls in CLASSES:
+        torch.manual_seed(4)
+        batches = cls(Selective(), batch_size=4, num_workers=workers, **arguments)
+        seen.append([batch if isinstance(batch, list) else batch.tolist() for batch in batches])
+    assert seen[0] == seen[1]
+
+
 class NeedsTwo(Exception):
     def __init__(self, first: Any, second: Any) -> None:
         super().__init__(first, second)

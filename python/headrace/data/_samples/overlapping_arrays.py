@@ -159,7 +159,7 @@ def pickle_batch(batch: Any, walk: Walk) -> Structure:
         else:
             leaf, dtype = memory.leaf(part, is_offsets=id(part.value) in pickler.offsets)
             arrays.append((leaf, dtype, part.form, id(part.value) in shown, part.kind, part.requires_grad))
-    return ("pickled", number, arrays)
+    return ("pickled", number, arrays, any(map(is_tensor, shown.values())))
 
 
 def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
@@ -173,7 +173,10 @@ def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
         return True
     seen.add(id(value))
     parts = parts_of(value)
-    return parts is not None and all(find_shown(part, shown, seen) for part in parts)
+    if parts is None:
+        return False
+    found = [find_shown(part, shown, seen) for part in parts]  # all of them are visited
+    return all(found)
 
 
 # Objects of these are what they are equal to.

@@ -47,7 +47,7 @@ def decode_tree(
     if structure[0] == "pickled":
         return _pickled_builder(structure, dtypes, to, move), dtypes
     _collect_forms(structure, forms)
-    convert = _Conversion(to, move, forms)
+    convert = _Conversion(to, move, any(form is not None for form in forms))
     converters = [None if dtype is None else convert(dtype, form) for dtype, form in zip(dtypes, forms)]
     if structure[-1] == [("leaf", i, form) for i, form in enumerate(forms)] and not any(converters):
         # The most common batches, without a call for each array. The list is fresh already.
@@ -86,10 +86,15 @@ class _Unpacking:
 
 
 class _Conversion:
-    """The conversion of arrays. ``to`` and ``move`` are those of :func:`decode_tree`, ``forms`` those in the batch."""
+    """The conversion of arrays.
 
-    def __init__(self, to: str | None, move: Callable[[Any], Any] | None, forms: list[Form]) -> None:
-        self._as_torch = to == "torch" or (to is None and any(form is not None for form in forms))
+    Args:
+        to, move: those of :func:`decode_tree`.
+        has_tensors: whether the batch has any.
+    """
+
+    def __init__(self, to: str | None, move: Callable[[Any], Any] | None, has_tensors: bool) -> None:
+        self._as_torch = to == "torch" or (to is None and has_tensors)
         self._as_made = to == "as made"
         self._move = move
 
@@ -98,6 +103,9 @@ class _Conversion:
         as_torch = self._as_torch or (self._as_made and form is not None)
         converter = to_torch(dtype, form) if as_torch else to_numpy(form)
         return converter if self._move is None else _then(converter, self._move)
+
+
+_AS_MADE = _Conversion("as made", None, False)
 
 
 def _then(first: Convert | None, second: Convert) -> Convert:
@@ -168,25 +176,22 @@ def _split(values: Array, shapes: Array, converter: Convert | None) -> list[Any]
 def build_arrays(entries: list[Structure], dtypes: _Dtypes, leaves: list[Any]) -> list[Any]:
     """Makes the arrays and tensors of a "pickled" node, as they were; ``dtypes`` are those of the leaves."""
     storages: dict[int, Any] = {}
-    return [build(leaves, storages) for build in _array_builders(entries, dtypes, "as made", None)]
+    return [build(leaves, storages) for build in _array_builders(entries, dtypes, _AS_MADE)]
 
 
 def _pickled_builder(structure: Structure, dtypes: _Dtypes, to: str | None, move: Callable[[Any], Any] | None) -> Build:
-    _, body, arrays = structure
-    builders = _array_builders(arrays, dtypes, to, move)
+    _, body, arrays, has_tensors = structure
+    builders = _array_builders(arrays, dtypes, _Conversion(to, move, has_tensors))
     return lambda leaves: _Unpickler(leaves[body], leaves, builders).load()
 
 
-def _array_builders(
-    arrays: list[Structure], dtypes: _Dtypes, to: str | None, move: Callable[[Any], Any] | None
-) -> list[_Locate]:
-    shown = [form for _, _, form, is_shown, _, _ in arrays if is_shown]
-    as_asked, as_made = _Conversion(to, move, shown), _Conversion("as made", None, [])
+def _array_builders(arrays: list[Structure], dtypes: _Dtypes, convert: _Conversion) -> list[_Locate]:
+    """Functions for the arrays of a "pickled" node. ``convert`` is for those that are not within objects."""
     builders: list[_Locate] = []
     for leaf, dtype, form, is_shown, kind, requires_grad in arrays:
         element = dtypes[leaf] if dtype is None else dtype
         assert element is not None
-        converter = (as_asked if is_shown else as_made)(element, form)
+        converter = (convert if is_shown else _AS_MADE)(element, form)
         locate: _Locate = _Whole(leaf, converter) if dtype is None else _View(leaf, dtype, form, converter, dtypes)
         if kind is not None or requires_grad:
             locate = _Finished(locate, kind, requires_grad)

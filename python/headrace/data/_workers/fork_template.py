@@ -155,7 +155,11 @@ class _Adopted(multiprocessing.popen_fork.Popen):
         super().__init__(process_obj)
 
     def _launch(self, process_obj: Any) -> None:
-        self.sentinel = os.pidfd_open(self.pid)
+        try:
+            self.sentinel = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended, and the program has reaped it: a pipe that has, too
+            self.sentinel, writer = os.pipe()
+            os.close(writer)
         self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
 
 

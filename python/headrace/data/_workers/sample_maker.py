@@ -88,6 +88,7 @@ class SampleMaker:
         collate: Any = task.collate
         self._in_place = collate is None or is_in_place(collate)
         self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
+        self._takes_any_number = self._own_collate or getattr(collate, "takes_any_number", False)
         self._begin()
         self._epoch = 0
         self._init_error: BaseException | None = None
@@ -230,7 +231,8 @@ class SampleMaker:
         made = [self._make(claim)]
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
         if kind == "whole":
-            if not self._in_place or not producer.fill_from(claim, made[0]):
+            fits = self._in_place and len(made[0]) == claim.end - claim.begin
+            if not fits or not producer.fill_from(claim, made[0]):
                 self._write_batch(claim, made)
         elif kind == "items":
             self._keep(claim, made[0])
@@ -352,7 +354,7 @@ class SampleMaker:
                 return made  # a batch already, in a form that is between the dataset and its collate_fn
             if not hasattr(made, "__len__"):
                 raise TypeError(f"__getitems__ must return a list of samples, got {type(made).__name__}")
-            if len(made) != len(indices):
+            if len(made) != len(indices) and not (claim.kind == "whole" and self._takes_any_number):
                 raise ValueError(f"__getitems__ was asked for {len(indices)} samples and gave {len(made)}")
             self._culprit = None
             return made
