@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ __all__ = [
 
 
 # Methods of the original's generators on its collections.
+_PATIENCE = 2.0  # seconds that closing waits for what a server does not answer
 _OF_COLLECTIONS = frozenset(
     (
         "attempt_swap",
@@ -199,15 +201,32 @@ class WireheadGenerator(_Generator):
             print(f"Pushing index: {stored[1]}, with cap: {self.config.swap_cap}")
 
     def close(self) -> None:
-        """Stops the thread that :meth:`cycle` has started."""
+        """Stops the thread that :meth:`cycle` has started. If the server is gone, an operation of the thread may go on
+        until TIMEOUT: after two seconds, this returns all the same.
+        """
+        atexit.unregister(self._close_at_exit)
+        ended: list[BaseException] = []
+
+        def end() -> None:
+            try:
+                self._end()
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=end, name="headrace-wirehead-closing", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+        if ended:
+            raise ended[0]
+
+    def _end(self) -> None:
         if self._cache is not None:
             self._cache.begin_close()
         self._cache = self._writer = None
-        atexit.unregister(self._close_at_exit)
         self._open.close()
 
     def _close_at_exit(self) -> None:
-        close_at_exit(self.close)  # the server may be gone
+        close_at_exit(self._end)  # the server may be gone
 
 
 @dataclasses.dataclass
