@@ -1,4 +1,4 @@
-// headrace._core.FileSetLock, replace_files, read_tensors, variable_file_name and save_inference_model.
+// headrace._core.FileSetLock, replace_files, read_tensors and variable_file_name.
 #include <pybind11/stl.h>
 
 #include <map>
@@ -12,12 +12,10 @@
 #include "framework/errors.h"
 #include "framework/file_replacement.h"
 #include "framework/model_files.h"
-#include "framework/program_desc.h"
 #include "framework/tensor_serialization.h"
 #include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/scope.h"
 
 namespace headrace::python {
 namespace {
@@ -65,15 +63,6 @@ std::vector<LoDTensor> ReadTensorsOf(const std::string& path, const std::vector<
   return ReadTensors(path, names);
 }
 
-void SaveModel(const ProgramDesc& program, const std::vector<std::string>& feeds,
-               const std::vector<std::string>& fetches, const std::shared_ptr<ScopeHandle>& scope,
-               const std::string& folder, const std::string& program_file, const std::string& parameters_file) {
-  const auto copy = std::make_unique<ProgramDesc>(program);  // with the GIL, which guards the program
-  const GilReleased nogil;
-  const ScopedWaitHook hook(&CheckSignals);
-  SaveInferenceModel(*copy, feeds, fetches, scope->scope(), folder, {program_file, parameters_file});
-}
-
 // A context: the folder is locked within it.
 class LockedFolder {
  public:
@@ -116,11 +105,6 @@ void BindFiles(py::module_& m) {
         "The file of a variable: its name, with a folder for each \"/\" in it, as in Fluid; a name that would lead "
         "elsewhere\n"
         "or to a hidden file is quoted.");
-  m.def("save_inference_model", &SaveModel, py::arg("program"), py::arg("feeds"), py::arg("fetches"), py::arg("scope"),
-        py::arg("folder"), py::arg("program_file"), py::arg("parameters_file"),
-        "Writes the part of a program that computes ``fetches`` from ``feeds``, and what persists in it: in a file of "
-        "its own for\n"
-        "each variable if ``parameters_file`` is empty. See SaveInferenceModel of C++.");
 }
 
 }  // namespace headrace::python

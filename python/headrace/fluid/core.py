@@ -31,7 +31,6 @@ from headrace._core import (
     op_types,
     read_tensors,
     replace_files,
-    save_inference_model,
     variable_file_name,
 )
 from headrace.errors import EOFException, QueueClosedError
@@ -76,7 +75,6 @@ __all__ = [
     "op_types",
     "read_tensors",
     "replace_files",
-    "save_inference_model",
     "set_feed_variable",
     "variable_file_name",
 ]

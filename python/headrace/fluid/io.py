@@ -360,23 +360,13 @@ def save_inference_model(
     names = [target.name for target in targets]
     program = program_of(main_program)
     if not export_for_deployment:
-        _save_whole(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename, program_only)
+        _save_model(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename, program_only)
         return names
     program, names = _with_named_targets(program, targets)
     inference = program.desc.inference_program(feeds, names)
     _check_fed(inference.block(0))
-    if program_only:
-        core.replace_files(os.fspath(dirname), {model_filename or _MODEL: inference.serialize_to_string()})
-        return names
-    core.save_inference_model(
-        program.desc,
-        feeds,
-        names,
-        global_scope(),
-        os.fspath(dirname),
-        model_filename or _MODEL,
-        params_filename or "",
-    )
+    model = Program.parse_from_string(inference.serialize_to_string())
+    _save_model(dirname, model_filename or _MODEL, model, params_filename or None, program_only)
     return names
 
 
@@ -416,7 +406,7 @@ def _list(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _save_whole(dirname: str, model: str, program: Program, params_filename: str | None, program_only: bool) -> None:
+def _save_model(dirname: str, model: str, program: Program, params_filename: str | None, program_only: bool) -> None:
     """Writes a program and, unless ``program_only``, what persists in it."""
     files: dict[str, Any] = {model: program.serialize_to_string()}
     if program_only:
