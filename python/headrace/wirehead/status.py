@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._stores.store import SETTINGS, seconds
+from headrace.wirehead._stores.store import seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,6 @@ def status_of(cache: Cache) -> Status:
     """
     cache.look_again()
     store, config = cache.store, cache.config
-    exists = store.find(SETTINGS, "settings") is not None
     now = store.now()
     swaps = cache.swaps()
     current = swaps[-1].generation if swaps else 0
@@ -144,7 +143,7 @@ def status_of(cache: Cache) -> Status:
     return Status(
         database=config.dbname,
         location=config.location,
-        exists=exists,
+        exists=cache.incarnation is not None,
         generation=current,
         fill=fill,
         swap_cap=config.swap_cap,
