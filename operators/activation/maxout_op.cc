@@ -21,7 +21,8 @@ void ForEachGroup(const ExecutionContext& ctx, Visit&& visit) {
   const int64_t groups = ctx.Attr<int32_t>("groups");
   const size_t axis = ChannelAxis(ctx.attrs());
   const int64_t size = Numel(x, axis + 1, x.size());
-  for (int64_t map = 0; map < Numel(x, 0, axis) * (x[axis] / groups); ++map) {
+  const int64_t maps = Numel(x, 0, axis) * (x[axis] / groups);
+  for (int64_t map = 0; map < maps; ++map) {
     visit(map * groups * size, map * size, size);
   }
 }
