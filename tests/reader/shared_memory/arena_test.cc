@@ -196,17 +196,26 @@ TEST(ArenaTest, ItsEndGivesTheMemoryBackThoughAChildHasInheritedIt) {
 #define SKIP_WITHOUT_ADDRESS_LIMIT() static_cast<void>(0)
 #endif
 
-void LimitAddressSpace(size_t bytes) {
+// In a child.
+template <typename Resource>
+void Limit(Resource resource, size_t bytes) {
   const rlimit limit{bytes, bytes};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) {
+  if (setrlimit(resource, &limit) != 0) {
     _exit(2);
   }
+}
+
+// The body of the child ends it, with 0 if all is as expected.
+void ExpectSuccess(ChildProcess* child) {
+  const int status = child->Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(ArenaTest, LimitedAddressSpaceGivesSmallerSlotsAndLeavesRoom) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   ChildProcess child([] {
-    LimitAddressSpace(size_t{2} << 30);
+    Limit(RLIMIT_AS, size_t{2} << 30);
     const auto arena = Arena::Create(Options(8, size_t{4} << 30));
     const size_t bytes = 8 * arena->slot_bytes();
     std::memset(arena->slot_data(7), 1, 4096);
@@ -214,16 +223,14 @@ TEST(ArenaTest, LimitedAddressSpaceGivesSmallerSlotsAndLeavesRoom) {
     void* other = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     _exit(bytes >= (size_t{256} << 20) && other != MAP_FAILED ? 0 : 3);
   });
-  const int status = child.Join();
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ExpectSuccess(&child);
 }
 
 // Many slots that no batch fits into are of no use.
 TEST(ArenaTest, LimitedAddressSpaceGivesFewerSlotsRatherThanTinyOnes) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   ChildProcess child([] {
-    LimitAddressSpace(size_t{4} << 30);
+    Limit(RLIMIT_AS, size_t{4} << 30);
     ArenaOptions options = Options(260, size_t{4} << 30);
     options.fewest_slots = 8;
     const auto arena = Arena::Create(options);
@@ -233,34 +240,29 @@ TEST(ArenaTest, LimitedAddressSpaceGivesFewerSlotsRatherThanTinyOnes) {
     options.slot_bytes = size_t{1} << 20;
     _exit(Arena::Create(options)->slot_count() == 260 ? 0 : 4);
   });
-  const int status = child.Join();
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ExpectSuccess(&child);
 }
 
 TEST(ArenaTest, ABatchThatDoesNotFitBecauseOfTheLimitSaysSo) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   EXPECT_EQ(LimitHint(1 << 20), "");
   ChildProcess child([] {
-    LimitAddressSpace(size_t{3000} << 20);
+    Limit(RLIMIT_AS, size_t{3000} << 20);
     const bool named = LimitHint(1 << 20).find("3000 MiB of address space (RLIMIT_AS, ulimit -v)") != std::string::npos;
     _exit(named && LimitHint(size_t{4} << 30).empty() ? 0 : 3);
   });
-  const int status = child.Join();
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ExpectSuccess(&child);
 }
 
 // The default action for SIGXFSZ would end the child.
 TEST(ArenaTest, ALimitOnFilesGivesSmallerSlotsAndIsNamed) {
   ChildProcess child([] {
-    const rlimit limit{size_t{100} << 20, size_t{100} << 20};
-    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    constexpr size_t kLimit = size_t{100} << 20;
+    Limit(RLIMIT_FSIZE, kLimit);
     const size_t bytes = 8 * Arena::Create(Options(8, size_t{4} << 30))->slot_bytes();
-    if (bytes > limit.rlim_cur || bytes < limit.rlim_cur / 2) _exit(3);
+    if (bytes > kLimit || bytes < kLimit / 2) _exit(3);
     if (LimitHint(1 << 20).find("100 MiB for a file (RLIMIT_FSIZE, ulimit -f)") == std::string::npos) _exit(4);
-    const rlimit lower{size_t{1} << 20, limit.rlim_max};
-    if (setrlimit(RLIMIT_FSIZE, &lower) != 0) _exit(2);
+    Limit(RLIMIT_FSIZE, size_t{1} << 20);
     try {
       Arena::Create(Options(8, size_t{4} << 30));
     } catch (const ResourceExhausted& error) {
@@ -268,15 +270,13 @@ TEST(ArenaTest, ALimitOnFilesGivesSmallerSlotsAndIsNamed) {
     }
     _exit(6);
   });
-  const int status = child.Join();
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ExpectSuccess(&child);
 }
 
 TEST(ArenaTest, TooLittleAddressSpaceIsAnErrorThatNamesTheBytes) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   ChildProcess child([] {
-    LimitAddressSpace(size_t{512} << 20);
+    Limit(RLIMIT_AS, size_t{512} << 20);
     try {
       Arena::Create(Options(kMaxSlots, size_t{1} << 30));
     } catch (const ResourceExhausted& error) {
@@ -284,9 +284,7 @@ TEST(ArenaTest, TooLittleAddressSpaceIsAnErrorThatNamesTheBytes) {
     }
     _exit(4);
   });
-  const int status = child.Join();
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ExpectSuccess(&child);
 }
 
 }  // namespace
