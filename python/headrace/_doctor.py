@@ -82,6 +82,10 @@ def _mib(size: float) -> str:
     return f"{size / 2**20:,.0f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"
 
 
+def _at_most(limit: float) -> str:
+    return "no limit" if limit == float("inf") else f"at most {_mib(limit)}"
+
+
 def _read(path: str) -> str:
     """The stripped text of a file; empty if it cannot be read."""
     try:
@@ -204,17 +208,17 @@ def _address_space() -> Finding:
     limit, overcommit = _soft_limit(resource.RLIMIT_AS), _read("/proc/sys/vm/overcommit_memory")
     if limit < _LITTLE_ADDRESS_SPACE:
         advice = "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and is smaller now."
-        return Finding(WARNING, f"at most {_mib(limit)}", advice)
+        return Finding(WARNING, _at_most(limit), advice)
     if overcommit == "2":
         advice = "Leave room for the arenas' memory within the commit limit, or set vm.overcommit_memory to 0 or 1."
         return Finding(WARNING, "no limit, but the kernel grants no more memory than it has", advice)
-    return Finding(OK, "no limit" if limit == float("inf") else f"at most {_mib(limit)}")
+    return Finding(OK, _at_most(limit))
 
 
 @_check("file size")
 def _file_size() -> Finding:
     limit = _soft_limit(resource.RLIMIT_FSIZE)
-    detail = "no limit" if limit == float("inf") else f"at most {_mib(limit)}"
+    detail = _at_most(limit)
     if limit < _LITTLE_ADDRESS_SPACE:
         advice = "Raise the limit (ulimit -f unlimited): an arena is a file, and is smaller now."
         return Finding(WARNING, detail, advice)
