@@ -12,6 +12,10 @@ each reach together: that is measured, too.
   mlp     784-512-512-10 on a batch of 128, Adam
   lstm    32 sentences of very different lengths: embedding, LSTM of 128, the greatest output of each, Adam. Ours are
           ragged (LoD); torch's and paddle's padded to the longest of the batch. Figures are real words per second.
+  resnet  ResNet-50 on 4 images of 224 x 224, Adam
+  transformer
+          the base size: 6 layers of 512 in the encoder and in the decoder, 8 heads, 2,048 between, 8 pairs of sentences
+          of 32 words of 10,000, no dropout, Adam
   chain   1,000 operators on one element each, forward
   conv    3 x 3, 64 to 64 channels, 56 x 56, 16 images, forward: share of the rate of a product of matrices of 1,024^2
 
@@ -41,6 +45,9 @@ WORDS = 10_000
 WIDTH = 128
 SENTENCES = 32
 CHAIN = 1000
+IMAGES = 4  # of a batch of ResNet-50
+STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # of ResNet-50: channels and blocks
+LAYERS, MODEL, HEADS, BETWEEN, PAIRS, LENGTH = 6, 512, 8, 2048, 8, 32  # of the transformer
 # Of the environment, from which the libraries take the number of their threads when they are imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads")
 
@@ -85,6 +92,23 @@ def padded() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         for row, sentence in zip(ids, batch):
             row[: len(sentence)] = sentence[:, 0]
         batches.append((ids, lengths, labels))
+    return batches
+
+
+def photographs() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Batches for ResNet-50 and their labels."""
+    rng = np.random.default_rng(1)
+    shape = (IMAGES, 3, 224, 224)
+    return [(rng.standard_normal(shape, np.float32), rng.integers(0, CLASSES, (IMAGES, 1))) for _ in range(BATCHES)]
+
+
+def translations() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Words of the source, words of the target, and those which follow each of these, [PAIRS, LENGTH] each."""
+    rng = np.random.default_rng(1)
+    batches = []
+    for _ in range(BATCHES):
+        target = rng.integers(1, WORDS, (PAIRS, LENGTH + 1))
+        batches.append((rng.integers(1, WORDS, (PAIRS, LENGTH)), target[:, :-1].copy(), target[:, 1:].copy()))
     return batches
 
 
@@ -151,6 +175,59 @@ def headrace_steps(threads: int) -> dict[str, Callable[[], Step]]:
         ]
         return training(feeds, loss)
 
+    def resnet() -> Step:
+        def conv_norm(net: Any, filters: int, size: int, stride: int = 1, act: str | None = None) -> Any:
+            net = layers.conv2d(net, filters, size, stride, (size - 1) // 2, bias_attr=False)
+            return layers.batch_norm(net, act=act)
+
+        net = conv_norm(layers.data("x", [3, 224, 224]), 64, 7, 2, "relu")
+        net = layers.pool2d(net, 3, "max", 2, 1)
+        for stage, (channels, blocks) in enumerate(STAGES):
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                shortcut = net if block else conv_norm(net, 4 * channels, 1, stride)
+                net = conv_norm(net, channels, 1, act="relu")
+                net = conv_norm(net, channels, 3, stride, "relu")
+                net = layers.elementwise_add(shortcut, conv_norm(net, 4 * channels, 1), act="relu")
+        net = layers.pool2d(net, pool_type="avg", global_pooling=True)
+        return training([{"x": x, "label": y} for x, y in photographs()], classification(net))
+
+    def transformer() -> Step:
+        def linear(net: Any, width: int, act: str | None = None) -> Any:
+            return layers.fc(net, width, num_flatten_dims=2, act=act)
+
+        def heads(net: Any) -> Any:
+            return layers.transpose(layers.reshape(net, [0, 0, HEADS, MODEL // HEADS]), [0, 2, 1, 3])
+
+        def attention(net: Any, memory: Any, mask: Any = None) -> Any:
+            query, key, value = (heads(linear(each, MODEL)) for each in (net, memory, memory))
+            scores = layers.matmul(query, key, transpose_y=True, alpha=(MODEL // HEADS) ** -0.5)
+            shares = layers.softmax(scores if mask is None else scores + mask)
+            mixed = layers.transpose(layers.matmul(shares, value), [0, 2, 1, 3])
+            return linear(layers.reshape(mixed, [0, 0, MODEL]), MODEL)
+
+        def added(net: Any, more: Any) -> Any:
+            return layers.layer_norm(net + more, begin_norm_axis=2)
+
+        def between(net: Any) -> Any:
+            return added(net, linear(linear(net, BETWEEN, "relu"), MODEL))
+
+        source, target, following = (
+            layers.data(name, [LENGTH], dtype="int64") for name in ("source", "target", "following")
+        )
+        mask = layers.assign(np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1))
+        mask.stop_gradient = True
+        memory = fluid.embedding(source, [WORDS, MODEL])
+        for _ in range(LAYERS):
+            memory = between(added(memory, attention(memory, memory)))
+        net = fluid.embedding(target, [WORDS, MODEL])
+        for _ in range(LAYERS):
+            net = added(net, attention(net, net, mask))
+            net = between(added(net, attention(net, memory)))
+        loss = layers.softmax_with_cross_entropy(linear(net, WORDS), layers.unsqueeze(following, [2]))
+        feeds = [{"source": x, "target": y, "following": z} for x, y, z in translations()]
+        return training(feeds, layers.mean(loss))
+
     def chain() -> Step:
         net = layers.data("x", [1], append_batch_size=False)
         for _ in range(CHAIN):
@@ -166,7 +243,8 @@ def headrace_steps(threads: int) -> dict[str, Callable[[], Step]]:
         layers.matmul(x, x)
         return forward({"x": np.random.default_rng(1).standard_normal((1024, 1024), np.float32)})
 
-    return {"lenet": lenet, "mlp": mlp, "lstm": lstm, "chain": chain, "conv": conv, "gemm": gemm}
+    networks = {"lenet": lenet, "mlp": mlp, "lstm": lstm, "resnet": resnet, "transformer": transformer}
+    return {**networks, "chain": chain, "conv": conv, "gemm": gemm}
 
 
 def torch_steps(threads: int) -> dict[str, Callable[[], Step]]:
@@ -221,6 +299,51 @@ def torch_steps(threads: int) -> dict[str, Callable[[], Step]]:
 
         return training(batches, nn.ModuleList([embedding, lstm, last]), loss_of)
 
+    def resnet() -> Step:
+        class Block(nn.Module):
+            def __init__(self, inputs: int, channels: int, stride: int) -> None:
+                super().__init__()
+                outputs = 4 * channels
+                self.shortcut = nn.Identity()
+                if inputs != outputs:
+                    self.shortcut = nn.Sequential(*conv_norm(inputs, outputs, 1, stride))
+                self.main = nn.Sequential(
+                    *(*conv_norm(inputs, channels, 1), nn.ReLU(inplace=True)),
+                    *(*conv_norm(channels, channels, 3, stride), nn.ReLU(inplace=True)),
+                    *conv_norm(channels, outputs, 1),
+                )
+
+            def forward(self, x: Any) -> Any:
+                return functional.relu(self.shortcut(x) + self.main(x), inplace=True)
+
+        def conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+            convolution = nn.Conv2d(inputs, outputs, size, stride, (size - 1) // 2, bias=False)
+            return [convolution, nn.BatchNorm2d(outputs)]
+
+        net = [*conv_norm(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+        inputs = 64
+        for stage, (channels, blocks) in enumerate(STAGES):
+            for block in range(blocks):
+                net.append(Block(inputs, channels, 2 if stage and not block else 1))
+                inputs = 4 * channels
+        net += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES)]
+        return classification(nn.Sequential(*net), photographs())
+
+    def transformer() -> Step:
+        net = nn.Transformer(MODEL, HEADS, LAYERS, LAYERS, BETWEEN, dropout=0, batch_first=True)
+        # Fluid's have no normalisation after the last layer.
+        net.encoder.norm = net.decoder.norm = None
+        source, target, last = nn.Embedding(WORDS, MODEL), nn.Embedding(WORDS, MODEL), nn.Linear(MODEL, WORDS)
+        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+
+        def loss_of(batch: Any) -> Any:
+            x, y, following = batch
+            out = last(net(source(x), target(y), tgt_mask=mask, tgt_is_causal=True))
+            return functional.cross_entropy(out.flatten(0, 1), following.flatten())
+
+        batches = [tuple(map(torch.from_numpy, batch)) for batch in translations()]
+        return training(batches, nn.ModuleList([net, source, target, last]), loss_of)
+
     def chain() -> Step:
         x = torch.ones(1)
 
@@ -247,7 +370,8 @@ def torch_steps(threads: int) -> dict[str, Callable[[], Step]]:
         x = torch.randn(1024, 1024)
         return without_grad(lambda: x @ x)
 
-    return {"lenet": lenet, "mlp": mlp, "lstm": lstm, "chain": chain, "conv": conv, "gemm": gemm}
+    networks = {"lenet": lenet, "mlp": mlp, "lstm": lstm, "resnet": resnet, "transformer": transformer}
+    return {**networks, "chain": chain, "conv": conv, "gemm": gemm}
 
 
 def paddle_steps(threads: int) -> dict[str, Callable[[], Step]]:
@@ -308,7 +432,7 @@ def paddle_steps(threads: int) -> dict[str, Callable[[], Step]]:
 
 
 STEPS = {"headrace": headrace_steps, "torch": torch_steps, "paddle": paddle_steps}
-CASES = ("lenet", "mlp", "lstm", "chain", "conv")
+CASES = ("lenet", "mlp", "lstm", "resnet", "transformer", "chain", "conv")
 
 
 def serve(contestant: str, case: str, threads: int) -> None:
