@@ -27,7 +27,6 @@ const NeutralAttrs& FluidAttrs() {
   const std::set<std::string_view> conv = {"conv2d",           "conv2d_transpose",           "conv3d",
                                            "conv3d_transpose", "depthwise_conv2d_transpose", "depthwise_conv2d"};
   const std::set<std::string_view> tables = {"hierarchical_sigmoid", "lookup_table", "lookup_table_v2", "nce"};
-  const std::set<std::string_view> uniform = {"uniform_random", "uniform_random_batch_size_like"};
   const std::set<std::string_view> blocks = {"conditional_block", "recurrent", "while"};
   static const auto* attrs = new NeutralAttrs{{"Scale_in", {}},
                                               {"Scale_in_eltwise", {}},
@@ -36,9 +35,6 @@ const NeutralAttrs& FluidAttrs() {
                                               {"Scale_x", {}},
                                               {"Scale_y", {}},
                                               {"data_format", {{}, {"AnyLayout"s, "NCHW"s}}},
-                                              {"diag_num", {uniform, {int32_t{0}}}},
-                                              {"diag_step", {uniform, {}}},  // of diag_num elements
-                                              {"diag_val", {uniform, {}}},
                                               {"epmap", {tables, {std::vector<std::string>{}}}},
                                               {"exhaustive_search", {}},
                                               {"fix_seed", {}},

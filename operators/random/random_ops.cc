@@ -54,6 +54,21 @@ void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
   }
 }
 
+// Sets diag_num elements that lie diag_step + 1 apart, as Fluid counts them.
+template <typename T>
+void FillDiagonal(const ExecutionContext& ctx) {
+  LoDTensor* out = ctx.Output("Out");
+  const int64_t num = ctx.Attr<int32_t>("diag_num");
+  const int64_t step = ctx.Attr<int32_t>("diag_step");
+  HR_ENFORCE(num == 0 || (num - 1) * (step + 1) < out->numel(), InvalidArgument,
+             "attributes diag_num and diag_step: ", num, " elements ", step + 1, " apart do not fit into dims ",
+             ToString(out->dims()));
+  T* data = out->mutable_data<T>();
+  for (int64_t i = 0; i < num; ++i) {
+    data[i * (step + 1)] = static_cast<T>(ctx.Attr<double>("diag_val"));
+  }
+}
+
 template <typename T>
 void UniformKernel(const ExecutionContext& ctx) {
   const double min = ctx.Attr<double>("min");
@@ -61,6 +76,7 @@ void UniformKernel(const ExecutionContext& ctx) {
   // Rounding to T must not reach `max`.
   const T below_max = min < max ? std::nextafter(static_cast<T>(max), static_cast<T>(min)) : static_cast<T>(max);
   FillFromStream<T>(ctx, [=](double u) { return std::min(static_cast<T>(min + (max - min) * u), below_max); });
+  FillDiagonal<T>(ctx);
 }
 
 template <typename T>
@@ -83,11 +99,15 @@ void InferRandomShape(InferShapeContext& ctx) {
   SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
 }
 
-void CheckBounds(const InferShapeContext& ctx) {
+void CheckUniformAttrs(const InferShapeContext& ctx) {
   const double min = ctx.Attr<double>("min");
   const double max = ctx.Attr<double>("max");
   HR_ENFORCE(std::isfinite(min) && std::isfinite(max) && min <= max, InvalidArgument,
              "attributes min and max: expected finite numbers with min <= max, got ", min, " and ", max);
+  const int32_t num = ctx.Attr<int32_t>("diag_num");
+  const int32_t step = ctx.Attr<int32_t>("diag_step");
+  HR_ENFORCE(num >= 0 && step >= 0, InvalidArgument, "attributes diag_num and diag_step: expected 0 or more, got ", num,
+             " and ", step);
 }
 
 OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
@@ -102,6 +122,9 @@ OpRegistrar&& UniformAttrs(OpRegistrar&& op) {
   return CommonAttrs(std::move(op))
       .Attr<double>("min", "lower bound", -1.0)
       .Attr<double>("max", "upper bound", 1.0)
+      .Attr<int32_t>("diag_num", "number of elements, from the first on, that are diag_val instead", 0)
+      .Attr<int32_t>("diag_step", "how many random elements lie between two of these", 0)
+      .Attr<double>("diag_val", "see diag_num", 1.0)
       .Kernel<float>(UniformKernel<float>)
       .Kernel<double>(UniformKernel<double>);
 }
@@ -126,7 +149,7 @@ HEADRACE_REGISTER_OP(uniform_random)
     .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
     .With(UniformAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      CheckBounds(ctx);
+      CheckUniformAttrs(ctx);
       InferRandomShape(ctx);
     });
 
@@ -135,7 +158,7 @@ HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
     .With(BatchSizeLikeSlots)
     .With(UniformAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      CheckBounds(ctx);
+      CheckUniformAttrs(ctx);
       InferBatchSizeLike(ctx);
     });
 

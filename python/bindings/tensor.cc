@@ -236,6 +236,13 @@ void BindTensor(py::module_& m) {
              HR_ENFORCE(!self.dims().empty(), TypeMismatch, "a tensor without dimensions has no length");
              return self.dims()[0];
            })
+      .def(
+          "__getitem__",
+          [](const LoDTensor& self, const py::object& item) {
+            return LoDTensor(
+                TensorFromNumpy(py::module_::import("numpy").attr("asarray")(NumpyView(self)[item]), true));
+          },
+          py::arg("item"), "A copy of a part, which NumPy's rules of indexing choose, without LoD.")
       .def("__repr__", &Repr);
 }
 

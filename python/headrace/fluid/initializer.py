@@ -95,8 +95,8 @@ class ConstantInitializer(Initializer):
 
 
 class UniformInitializer(Initializer):
-    """Uniform in [low, high). ``diag_num``, ``diag_step`` and ``diag_val`` are Fluid's; its operator of version 1.6
-    sets a diagonal, this one does not, so that only ``diag_num=0`` is taken.
+    """Uniform in [low, high), but for ``diag_num`` elements that are ``diag_val``: those at 0, ``diag_step`` + 1,
+    2 (``diag_step`` + 1), …, which are the diagonal of a matrix of ``diag_step`` columns.
     """
 
     def __init__(
@@ -108,14 +108,16 @@ class UniformInitializer(Initializer):
         diag_step: int = 0,
         diag_val: float = 1.0,
     ) -> None:
-        if diag_num != 0:
-            raise errors.Unimplemented(
-                f"UniformInitializer: diag_num={diag_num}: no diagonal is set; use NumpyArrayInitializer"
+        if (diag_num, diag_step) != (0, 0) and (diag_num <= 0 or diag_step <= 0):
+            raise errors.InvalidArgument(
+                "UniformInitializer: expected diag_num and diag_step to be both 0 or both positive, got "
+                f"{diag_num} and {diag_step}"
             )
         self.low, self.high, self.seed = low, high, seed
+        self._diagonal = {"diag_num": diag_num, "diag_step": diag_step, "diag_val": diag_val} if diag_num else {}
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        attrs = {"min": self.low, "max": self.high, "seed": self._seed(self.seed, block)}
+        attrs = {"min": self.low, "max": self.high, "seed": self._seed(self.seed, block), **self._diagonal}
         return _random("uniform_random", var, block, attrs)
 
 

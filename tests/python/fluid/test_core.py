@@ -123,6 +123,29 @@ def test_dlpack_shares_the_memory() -> None:
     assert np.shares_memory(array, np.asarray(tensor))
 
 
+@pytest.mark.parametrize(
+    "item",
+    [0, -1, slice(1, 3), slice(None, None, -2), (0, slice(2)), (slice(None), -1), Ellipsis, (1, 2, 3), [2, 0]],
+)
+def test_a_part_of_a_tensor_is_a_copy_without_lod(item: Any) -> None:
+    array = np.arange(60, dtype=np.int64).reshape(3, 4, 5)
+    tensor = fluid.LoDTensor.from_numpy(array)
+    tensor.set_recursive_sequence_lengths([[1, 2]])
+    part = tensor[item]
+    assert isinstance(part, fluid.LoDTensor)
+    assert part.lod() == []
+    np.testing.assert_array_equal(np.array(part), array[item])
+    np.asarray(part)[...] = -1
+    np.testing.assert_array_equal(np.asarray(tensor), array)
+
+
+def test_a_part_that_is_not_there_is_refused_and_rows_can_be_iterated() -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.arange(6.0).reshape(3, 2))
+    with pytest.raises(IndexError, match="out of bounds"):
+        tensor[3]
+    assert [row.shape() for row in tensor] == [[2]] * 3
+
+
 def test_an_empty_tensor_has_no_array() -> None:
     assert not fluid.LoDTensor()._is_initialized()
     with pytest.raises(RuntimeError):

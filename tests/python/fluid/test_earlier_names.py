@@ -121,6 +121,17 @@ def test_numbers_or_lists_of_them() -> None:
             convert(wrong, 2, "stride")
 
 
+def test_structures_are_compared() -> None:
+    same = layers.utils.assert_same_structure
+    same([1, {"a": (2, 3)}], [4, {"a": (5, 6)}])
+    same([1, (2,)], (1, [2]), check_types=False)
+    with pytest.raises(TypeError, match="a tuple of one is a list of the other"):
+        same([1, (2,)], [1, [2]])
+    for other in ([1, 2], [1, {"a": (2,)}], [1, {"b": (2, 3)}], 1):
+        with pytest.raises(ValueError, match="structures of variables differ"):
+            same([1, {"a": (2, 3)}], other)
+
+
 def test_parallel_do_computes_the_whole_batch(exe: fluid.Executor) -> None:
     x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
     devices = layers.ParallelDo(layers.device.get_places(2))

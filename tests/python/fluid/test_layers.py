@@ -282,10 +282,24 @@ def test_initial_values(init: fluid.initializer.Initializer, mean: float, std: f
     assert w.max() <= np.float32(high)
 
 
-def test_no_diagonal_is_set_in_initial_values() -> None:
-    fluid.initializer.Uniform(-1.0, 1.0, 3, diag_num=0, diag_step=0, diag_val=1.0)
-    with pytest.raises(errors.Unimplemented, match="diag_num=2: no diagonal is set"):
-        fluid.initializer.Uniform(diag_num=2, diag_step=3)
+def test_a_diagonal_is_set_in_initial_values() -> None:
+    attrs = fluid.ParamAttr(initializer=fluid.initializer.Uniform(-1.0, 0.0, 3, diag_num=3, diag_step=4, diag_val=2.5))
+    fluid.layers.create_parameter([4, 4], "float32", name="w", attr=attrs)
+    plain = fluid.ParamAttr(initializer=fluid.initializer.Uniform(-1.0, 0.0, 3))
+    fluid.layers.create_parameter([4, 4], "float32", name="plain", attr=plain)
+    run()
+    expected = parameter("plain").copy()
+    np.fill_diagonal(expected[:3, :3], 2.5)
+    np.testing.assert_array_equal(parameter("w"), expected)
+
+
+def test_a_diagonal_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(errors.InvalidArgument, match="both positive, got 2 and 0"):
+        fluid.initializer.Uniform(diag_num=2)
+    attrs = fluid.ParamAttr(initializer=fluid.initializer.Uniform(diag_num=5, diag_step=4))
+    fluid.layers.create_parameter([4, 4], "float32", name="w", attr=attrs)
+    with pytest.raises(errors.InvalidArgument, match=r"5 elements 5 apart do not fit into dims \[4, 4\]"):
+        run()
 
 
 def test_an_array_as_initial_value() -> None:

@@ -59,7 +59,6 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("conv2d_transpose", "fuse_activation", "relu", "'relu'"),
     ("matmul", "data_format", "NHWC", "'NHWC'"),
     ("matmul", "head_number", 2, "got 2"),
-    ("uniform_random", "diag_num", 3, "got 3"),
 ]
 
 

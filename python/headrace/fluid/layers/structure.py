@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import errors
 
-__all__ = ["flatten", "map_structure", "pack"]
+__all__ = ["check_same", "flatten", "map_structure", "pack"]
 
 #: Decides whether an object is one item although it is a list, or a list although it is not.
 IsItem = Callable[[Any], bool]
@@ -51,11 +51,19 @@ def map_structure(function: Callable[..., Any], *structures: Any, is_item: IsIte
     flat = [flatten(first, is_item)]
     for other in others:
         flat.append(flatten(other, is_item))
-        if _shape(first, is_item) != _shape(other, is_item):
-            raise errors.InvalidArgument(
-                f"structures of variables differ: {_shown(first, is_item)} and {_shown(other, is_item)}"
-            )
+        check_same(first, other, is_item)
     return pack(first, [function(*items) for items in zip(*flat)], is_item)
+
+
+def check_same(one: Any, other: Any, is_item: IsItem = _is_item) -> None:
+    """
+    Raises:
+        InvalidArgument: the structures differ; lists and tuples are alike.
+    """
+    if _shape(one, is_item) != _shape(other, is_item):
+        raise errors.InvalidArgument(
+            f"structures of variables differ: {_shown(one, is_item)} and {_shown(other, is_item)}"
+        )
 
 
 def _shape(value: Any, is_item: IsItem) -> Any:
