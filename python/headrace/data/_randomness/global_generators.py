@@ -1,7 +1,7 @@
 """Finds where the global generators of :mod:`random` and :mod:`numpy.random` keep their states.
 
 Both are Mersenne Twisters (MT19937), whose own ways to take a seed or a state cost 4 to 30 µs, more than many samples.
-So C++ (``python/bindings/global_generators.cc``) writes the state where it lies in memory, if it lies where it is
+So C++ (``global_generators.cc`` of the bindings) writes the state where it lies in memory, if it lies where it is
 looked for, which is made sure of once; else the same state is set in the generators' own way.
 """
 

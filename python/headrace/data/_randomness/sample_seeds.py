@@ -1,6 +1,6 @@
 """Random numbers that belong to a sample, not to the process that makes it.
 
-Workers that seed by position do it in C++: ``SeedRow`` in ``python/bindings/batch_producer.cc``.
+Workers that seed by position do it in C++: ``SeedRow`` in ``python/bindings/shared_memory/batch_producer.cc``.
 """
 
 from __future__ import annotations

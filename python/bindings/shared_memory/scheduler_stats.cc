@@ -1,4 +1,4 @@
-#include "python/bindings/scheduler_stats.h"
+#include "python/bindings/shared_memory/scheduler_stats.h"
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // headrace._core.PyFunction, and the operator that calls one.
-#include "python/bindings/py_function.h"
+#include "python/bindings/framework/py_function.h"
 
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-#include "python/bindings/collated_batch.h"
+#include "python/bindings/shared_memory/collated_batch.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -12,9 +12,9 @@
 
 #include "framework/ddim.h"
 #include "framework/errors.h"
-#include "python/bindings/ddim_caster.h"
+#include "python/bindings/framework/ddim_caster.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/sample_template.h"
+#include "python/bindings/shared_memory/sample_template.h"
 #include "reader/shared_memory/batch_layout.h"
 
 namespace headrace::python {

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "framework/errors.h"
-#include "python/bindings/batch_scheduler.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_error.h"
+#include "python/bindings/shared_memory/batch_scheduler.h"
 #include "reader/shared_memory/batch_scheduler.h"
 #include "reader/shared_memory/futex.h"
 #include "reader/shared_memory/process_id.h"

@@ -14,9 +14,9 @@
 #include "framework/thread_annotations.h"
 #include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/framework/scope.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
-#include "python/bindings/scope.h"
 
 namespace headrace::python {
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "python/bindings/sample_template.h"
+#include "python/bindings/shared_memory/sample_template.h"
 
 namespace headrace::python {
 

@@ -8,7 +8,7 @@
 
 #include "framework/model_files.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/program.h"
+#include "python/bindings/framework/program.h"
 
 namespace headrace::python {
 

@@ -1,5 +1,5 @@
 // _core.BatchScheduler.
-#include "python/bindings/batch_scheduler.h"
+#include "python/bindings/shared_memory/batch_scheduler.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -17,11 +17,11 @@
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_error.h"
-#include "python/bindings/queue_feeder.h"
-#include "python/bindings/ready_batch.h"
-#include "python/bindings/scheduler_options.h"
-#include "python/bindings/scheduler_stats.h"
-#include "python/bindings/served_arena.h"
+#include "python/bindings/reader/queue_feeder.h"
+#include "python/bindings/shared_memory/ready_batch.h"
+#include "python/bindings/shared_memory/scheduler_options.h"
+#include "python/bindings/shared_memory/scheduler_stats.h"
+#include "python/bindings/shared_memory/served_arena.h"
 #include "reader/shared_memory/batch_scheduler.h"
 #include "reader/shared_memory/process_id.h"
 

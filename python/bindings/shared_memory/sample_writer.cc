@@ -1,11 +1,11 @@
-#include "python/bindings/sample_writer.h"
+#include "python/bindings/shared_memory/sample_writer.h"
 
 #include <cstring>
 #include <optional>
 #include <string_view>
 
 #include "python/bindings/gil.h"
-#include "python/bindings/sample_visit.h"
+#include "python/bindings/shared_memory/sample_visit.h"
 
 namespace headrace::python {
 namespace py = pybind11;

@@ -15,11 +15,11 @@
 #include "framework/errors.h"
 #include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/ddim_caster.h"
+#include "python/bindings/framework/ddim_caster.h"
+#include "python/bindings/framework/scope.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/python_error.h"
-#include "python/bindings/scope.h"
 
 // Every call gives the GIL up, however short it is: see rule 1 of gil.h.
 namespace headrace::python {
@@ -28,7 +28,7 @@ namespace {
 namespace py = pybind11;
 
 using Queue = LoDTensorBlockingQueue;
-using SpecTuple = std::tuple<DDim, int32_t, int32_t>;  // dims, dtype, lod_level
+using QueuedSpec = std::tuple<DDim, int32_t, int32_t>;  // dims, dtype, lod_level
 
 std::chrono::nanoseconds Seconds(double seconds) {
   HR_ENFORCE(seconds >= 0 && seconds < 1e9, InvalidArgument, "a timeout is a number of seconds from 0 to 1e9, got ",

@@ -1,5 +1,5 @@
 // _core.PlainTree.
-#include "python/bindings/plain_tree.h"
+#include "python/bindings/shared_memory/plain_tree.h"
 
 #include <pybind11/stl.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "python/bindings/bindings.h"
-#include "python/bindings/sample_visit.h"
+#include "python/bindings/shared_memory/sample_visit.h"
 #include "reader/shared_memory/batch_layout.h"
 
 namespace headrace::python {

@@ -1,5 +1,5 @@
 // _core.QueueFeeder.
-#include "python/bindings/queue_feeder.h"
+#include "python/bindings/reader/queue_feeder.h"
 
 #include <pybind11/stl.h>
 
@@ -13,13 +13,12 @@
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/python_error.h"
-#include "python/bindings/ready_batch.h"
+#include "python/bindings/shared_memory/ready_batch.h"
 
 namespace headrace::python {
 namespace py = pybind11;
 namespace {
 
-using shared_memory::BatchScheduler;
 using shared_memory::ReadyBatch;
 
 // What stands for an argument in Python.
@@ -57,7 +56,7 @@ std::function<void()> Hook(py::object function) {
 
 }  // namespace
 
-std::shared_ptr<QueueFeeder> StartFeeder(std::shared_ptr<BatchScheduler> scheduler,
+std::shared_ptr<QueueFeeder> StartFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
                                          const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
                                          py::object on_supply, py::object on_timeout, py::object order,
                                          py::object decode_problem, int64_t timeout_ns) {

@@ -1,5 +1,5 @@
 // _core.ReadyBatch.
-#include "python/bindings/ready_batch.h"
+#include "python/bindings/shared_memory/ready_batch.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

@@ -1,5 +1,5 @@
 // _core.GlobalGenerators.
-#include "python/bindings/global_generators.h"
+#include "python/bindings/shared_memory/global_generators.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-#include "python/bindings/sample_template.h"
+#include "python/bindings/shared_memory/sample_template.h"
 
 #include <pybind11/stl.h>
 
@@ -8,7 +8,7 @@
 #include "framework/data_type.h"
 #include "framework/errors.h"
 #include "python/bindings/numpy_interop.h"
-#include "python/bindings/sample_visit.h"
+#include "python/bindings/shared_memory/sample_visit.h"
 
 namespace headrace::python {
 namespace py = pybind11;

@@ -8,9 +8,9 @@
 
 #include "framework/errors.h"
 #include "framework/op_registry.h"
-#include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/program.h"
+#include "python/bindings/framework/attribute_caster.h"
+#include "python/bindings/framework/program.h"
 
 namespace headrace::python {
 

@@ -1,4 +1,4 @@
-#include "python/bindings/scheduler_options.h"
+#include "python/bindings/shared_memory/scheduler_options.h"
 
 #include <pybind11/stl.h>
 

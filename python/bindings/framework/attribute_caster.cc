@@ -1,4 +1,4 @@
-#include "python/bindings/attribute_caster.h"
+#include "python/bindings/framework/attribute_caster.h"
 
 #include <pybind11/stl.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "framework/errors.h"
-#include "python/bindings/program.h"
+#include "python/bindings/framework/program.h"
 
 namespace headrace::python {
 namespace {

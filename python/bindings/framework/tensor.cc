@@ -11,7 +11,7 @@
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/ddim_caster.h"
+#include "python/bindings/framework/ddim_caster.h"
 #include "python/bindings/numpy_interop.h"
 
 namespace headrace::python {

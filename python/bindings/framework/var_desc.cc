@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "framework/errors.h"
-#include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/ddim_caster.h"
-#include "python/bindings/program.h"
+#include "python/bindings/framework/attribute_caster.h"
+#include "python/bindings/framework/ddim_caster.h"
+#include "python/bindings/framework/program.h"
 
 namespace headrace::python {
 

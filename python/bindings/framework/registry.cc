@@ -8,8 +8,8 @@
 #include "framework/op_library.h"
 #include "framework/op_registry.h"
 #include "framework/testing/memory_declarations.h"
-#include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/framework/attribute_caster.h"
 #include "python/bindings/gil.h"
 
 namespace headrace::python {

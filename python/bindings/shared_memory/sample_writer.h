@@ -11,8 +11,8 @@
 #include <memory>
 #include <utility>
 
-#include "python/bindings/place_window.h"
-#include "python/bindings/sample_template.h"
+#include "python/bindings/shared_memory/place_window.h"
+#include "python/bindings/shared_memory/sample_template.h"
 #include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_producer.h"
 

@@ -1,4 +1,4 @@
-#include "python/bindings/place_window.h"
+#include "python/bindings/shared_memory/place_window.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

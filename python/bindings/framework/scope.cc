@@ -1,5 +1,5 @@
 // headrace._core.Scope.
-#include "python/bindings/scope.h"
+#include "python/bindings/framework/scope.h"
 
 #include <pybind11/stl.h>
 

@@ -15,12 +15,12 @@
 
 #include "framework/errors.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/claim_timers.h"
-#include "python/bindings/collated_batch.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/global_generators.h"
-#include "python/bindings/sample_writer.h"
-#include "python/bindings/served_arena.h"
+#include "python/bindings/shared_memory/claim_timers.h"
+#include "python/bindings/shared_memory/collated_batch.h"
+#include "python/bindings/shared_memory/global_generators.h"
+#include "python/bindings/shared_memory/sample_writer.h"
+#include "python/bindings/shared_memory/served_arena.h"
 
 namespace headrace::python {
 namespace py = pybind11;

@@ -8,8 +8,8 @@
 #include "framework/lod_tensor.h"
 #include "framework/selected_rows.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/framework/scope.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/scope.h"
 #include "reader/lod_tensor_blocking_queue.h"
 #include "reader/reader.h"
 
