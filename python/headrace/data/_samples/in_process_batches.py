@@ -72,7 +72,11 @@ class HandOver:
         if shared:
             copies = own_copies(batch)
             batch = _converted(batch, lambda value: copies.get(id(value), (value, value))[1])
-        to = "torch" if self._to is None and _has_tensor(batch) else self._to
+        to = self._to
+        if to is None and "torch" in sys.modules:
+            kinds: set[type] = set()
+            _add_kinds(batch, kinds)
+            to = "torch" if len(kinds) == 2 else None  # arrays beside tensors
         if to in ("torch", "numpy"):
             batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
         self.batch = batch
@@ -148,9 +152,9 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
     if isinstance(value, np.ndarray):
         return not (alone and value.flags.writeable and _owns_memory(value))
     if kind is dict:
-        return any(_is_shared(value, name, alone) for name in value)
+        return not _VALUES.issuperset(map(type, value.values())) and any(_is_shared(value, key, alone) for key in value)
     if kind is list or kind is tuple:
-        return any(_is_shared(value, index, alone) for index in range(len(value)))
+        return not _VALUES.issuperset(map(type, value)) and any(_is_shared(value, i, alone) for i in range(len(value)))
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
         return leaves_slot_unchanged(value) and not (alone and _owns_storage(value))
@@ -178,11 +182,17 @@ def _owns_storage(tensor: Any) -> bool:
     return use_count is not None and storage.resizable() and use_count(storage._cdata) == 2
 
 
-def _has_tensor(batch: Any) -> bool:
-    if "torch" not in sys.modules:
-        return False
+def _add_kinds(batch: Any, kinds: set[type]) -> None:
+    """Adds torch.Tensor if there is a tensor in the batch, and np.ndarray if there is an array."""
     parts = parts_of(batch)
-    return is_tensor(batch) if parts is None else any(map(_has_tensor, parts))
+    if parts is not None:
+        if not _VALUES.issuperset(map(type, parts)):
+            for part in parts:
+                _add_kinds(part, kinds)
+    elif isinstance(batch, np.ndarray):
+        kinds.add(np.ndarray)
+    elif is_tensor(batch):
+        kinds.add(sys.modules["torch"].Tensor)
 
 
 def _as_tensor(value: Any) -> Any:

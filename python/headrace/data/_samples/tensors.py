@@ -40,9 +40,10 @@ def is_plain_tensor(value: Any) -> bool:
     """Whether a tensor is nothing but its elements, and NumPy can view them once they are on the CPU: a subclass may
     carry more, and a tensor on "meta" has none.
     """
-    if type(value) is not sys.modules["torch"].Tensor or value.is_meta:
+    torch = sys.modules["torch"]
+    if type(value) is not torch.Tensor or value.is_meta:
         return False
-    return str(value.layout) == "torch.strided" and not value.is_nested and not value.is_quantized
+    return value.layout is torch.strided and not value.is_nested and not value.is_quantized
 
 
 def leaves_slot_unchanged(tensor: Any) -> bool:
