@@ -37,6 +37,11 @@ void CheckTensor(const TensorSpec& spec, bool dims_only, const std::vector<std::
 // A malformed LoD would send kernels outside of the data, so it is looked at even where nothing is declared.
 void CheckWellFormed(const std::vector<std::string>& names, size_t i, const LoDTensor& tensor, uint64_t number) {
   if (!tensor.initialized()) Refuse<InvalidArgument>(number, names, i, "the tensor holds no data");
+  try {
+    (void)tensor.raw_data();  // a Resize may have outgrown its memory
+  } catch (const Error& error) {
+    Refuse<InvalidArgument>(number, names, i, error.message());
+  }
   if (tensor.lod_level() == 0) return;
   if (tensor.dims().empty()) Refuse<InvalidArgument>(number, names, i, "a scalar cannot have a LoD");
   try {

@@ -74,12 +74,12 @@ class BlockingQueue {
   SendResult Send(T&& item, uint64_t epoch = kCurrentEpoch) { return SendUntil(std::move(item), std::nullopt, epoch); }
   // As Send, but gives up after `timeout`; `item` is untouched unless kTaken.
   SendResult SendFor(T&& item, Clock::duration timeout, uint64_t epoch = kCurrentEpoch) {
-    return SendUntil(std::move(item), Clock::now() + timeout, epoch);
+    return SendUntil(std::move(item), After(timeout), epoch);
   }
 
   // Blocks while the queue is empty and open. Fills `*out` only if kItem. Throws the error of a failed queue.
   ReceiveResult Receive(T* out) { return ReceiveUntil(out, std::nullopt); }
-  ReceiveResult ReceiveFor(T* out, Clock::duration timeout) { return ReceiveUntil(out, Clock::now() + timeout); }
+  ReceiveResult ReceiveFor(T* out, Clock::duration timeout) { return ReceiveUntil(out, After(timeout)); }
 
   // Ends the pass normally. False, and nothing happens, if `epoch` is over.
   bool Close(uint64_t epoch = kCurrentEpoch) {
@@ -183,6 +183,12 @@ class BlockingQueue {
 
  private:
   using Deadline = std::optional<Clock::time_point>;
+
+  // None if the time is further away than the clock counts.
+  static Deadline After(Clock::duration timeout) {
+    const Clock::time_point now = Clock::now();
+    return timeout < Clock::time_point::max() - now ? Deadline(now + timeout) : std::nullopt;
+  }
 
   SendResult SendUntil(T&& item, Deadline deadline, uint64_t epoch) {
     MutexLock lock(mutex_);

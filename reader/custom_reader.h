@@ -47,7 +47,7 @@ class HEADRACE_API CustomReader : public DecoratedReader {
   const Wiring wiring_;
   Mutex values_mutex_;
   std::map<std::string, LoDTensor> values_ HR_GUARDED_BY(values_mutex_);  // that have been set since
-  // Under the read mutex.
+  // With the read turn.
   MemoryPool pool_;
   Scope outer_;
   Scope inner_;

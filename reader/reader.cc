@@ -69,7 +69,7 @@ bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
   } const wait{wait_ns_};
   out->clear();
   const ReadSpan span(*this, *out);
-  const MutexLock lock(read_mutex_);
+  const ReadTurnLock turn(read_turn_, ReadTurnLock::Hook::kOfThread);
   if (state() == State::kStopped) return false;
   ReadNextImpl(out);
   if (state() == State::kStopped) out->clear();  // interrupted: what it has may be part of a batch
@@ -105,7 +105,7 @@ void ReaderBase::ResetAll() {
 }
 
 bool ReaderBase::Rewind() {
-  const MutexLock lock(read_mutex_);
+  const ReadTurnLock turn(read_turn_);
   return state() == State::kRunning && RewindImpl();
 }
 
@@ -117,13 +117,13 @@ void ReaderBase::ShutdownLocked() {
   if (state() == State::kStopped) return;
   state_ = State::kStopped;
   Interrupt();
-  const MutexLock lock(read_mutex_);
+  const ReadTurnLock turn(read_turn_);
   Stop();
 }
 
 void ReaderBase::StartLocked() {
   if (state() == State::kRunning) return;
-  const MutexLock lock(read_mutex_);
+  const ReadTurnLock turn(read_turn_);
   Restart();
   batches_in_pass_ = 0;
   state_ = State::kRunning;

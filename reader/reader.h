@@ -20,6 +20,7 @@
 #include "framework/program_desc.h"
 #include "framework/thread_annotations.h"
 #include "reader/batch_check.h"
+#include "reader/read_turn.h"
 
 namespace headrace {
 
@@ -34,9 +35,9 @@ struct ReaderStats {
 // Thread-safety: any public method from any thread. Two kinds of lock, always taken in this order:
 //   1. the chain's mutex, shared by all readers of a tree and held during Shutdown, Start and ResetAll: the tree's
 //      state changes as a whole;
-//   2. each reader's read mutex, held during ReadNext, outer reader before inner.
+//   2. each reader's read turn, held during ReadNext, outer reader before inner.
 // Shutdown does not wait for a ReadNext to end by itself: it first marks the reader as Stopped and interrupts what
-// ReadNext may wait for (Interrupt), then takes the read mutex, and so returns when no ReadNext is inside any more.
+// ReadNext may wait for (Interrupt), then takes the read turn, and so returns when no ReadNext is inside any more.
 // ReadNext never takes the chain's mutex. A ReadNext that is interrupted yields no batch. Lifetime: held by
 // std::shared_ptr. A reader keeps the one that it decorates alive, not the other way round.
 class HEADRACE_API ReaderBase {
@@ -85,17 +86,17 @@ class HEADRACE_API ReaderBase {
  private:
   friend class DecoratedReader;
 
-  // Under the read mutex.
-  virtual void ReadNextImpl(LoDTensorArray* out) HR_REQUIRES(read_mutex_) = 0;
+  // With the read turn.
+  virtual void ReadNextImpl(LoDTensorArray* out) HR_REQUIRES(read_turn_) = 0;
   // Makes a ReadNextImpl that waits return soon, empty-handed; one that comes later must not wait either. Under the
   // chain's mutex only.
   virtual void Interrupt() {}
   // Drops batches that were read ahead. Under both mutexes, after Interrupt; no thread reads.
-  virtual void Stop() HR_REQUIRES(read_mutex_) {}
+  virtual void Stop() HR_REQUIRES(read_turn_) {}
   // Under both mutexes; no thread reads. An exception leaves the reader Stopped.
-  virtual void Restart() HR_REQUIRES(read_mutex_) {}
-  // Under the read mutex. Must not block.
-  virtual bool RewindImpl() HR_REQUIRES(read_mutex_) { return false; }
+  virtual void Restart() HR_REQUIRES(read_turn_) {}
+  // With the read turn. Must not block.
+  virtual bool RewindImpl() HR_REQUIRES(read_turn_) { return false; }
 
   void ShutdownLocked();
   void StartLocked();
@@ -105,8 +106,8 @@ class HEADRACE_API ReaderBase {
   const BatchContract contract_;
   const std::shared_ptr<Mutex> chain_mutex_;           // 1.
   std::vector<std::weak_ptr<ReaderBase>> decorators_;  // guarded by chain_mutex_
-  Mutex read_mutex_;                                   // 2.
-  uint64_t batches_in_pass_ HR_GUARDED_BY(read_mutex_) = 0;
+  ReadTurn read_turn_;                                 // 2.
+  uint64_t batches_in_pass_ HR_GUARDED_BY(read_turn_) = 0;
   std::atomic<State> state_{State::kRunning};
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> wait_ns_{0};

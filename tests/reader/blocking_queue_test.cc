@@ -51,6 +51,21 @@ TEST(BlockingQueueTest, TakesCapacityItemsThenBlocks) {
   EXPECT_EQ(queue.SendFor(3, milliseconds(1)), SendResult::kTaken);
 }
 
+TEST(BlockingQueueTest, ATimeoutBeyondTheClocksRangeIsNone) {
+  BlockingQueue<int> queue(1);
+  std::thread sender([&queue] {
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(queue.SendFor(3, BlockingQueue<int>::Clock::duration::max()), SendResult::kTaken);
+    EXPECT_EQ(queue.SendFor(4, BlockingQueue<int>::Clock::duration::max()), SendResult::kTaken);
+  });
+  for (const int expected : {3, 4}) {
+    int item = 0;
+    EXPECT_EQ(queue.ReceiveFor(&item, BlockingQueue<int>::Clock::duration::max()), ReceiveResult::kItem);
+    EXPECT_EQ(item, expected);
+  }
+  sender.join();
+}
+
 TEST(BlockingQueueTest, ReceiveForGivesUpOnAnEmptyQueue) {
   IntQueue queue(1);
   int item = -1;

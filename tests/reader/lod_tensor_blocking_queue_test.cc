@@ -83,6 +83,14 @@ TEST(LoDTensorBlockingQueueTest, TakesBatchesOfAnySizeWhereTheDimIsUnknown) {
   for (const int64_t rows : {1, 32, 5}) EXPECT_EQ(queue->Pop()[0].dims(), (DDim{rows, 4}));
 }
 
+TEST(LoDTensorBlockingQueueTest, ATensorThatHasOutgrownItsMemoryIsRefusedAtOnce) {
+  const auto queue = ImageQueue();
+  LoDTensorArray batch = ImageBatch(2);
+  batch[0].Resize({3, 4});
+  EXPECT_THAT([&] { queue->Push(batch); },
+              ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("variable 'img': the tensor was resized to [3, 4]")));
+}
+
 TEST(LoDTensorBlockingQueueTest, PopOfAClosedAndDrainedQueueIsNoSuccess) {
   const auto queue = ImageQueue();
   queue->Push(ImageBatch(1));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -10,6 +12,7 @@
 
 #include "framework/errors.h"
 #include "framework/scope.h"
+#include "framework/wait_hook.h"
 #include "reader/py_reader.h"
 #include "tests/reader/reader_test_util.h"
 
@@ -53,6 +56,29 @@ TEST(PyReaderTest, NumbersTheBatchesOfAPass) {
     }
     reader.ResetAll();
   }
+}
+
+TEST(PyReaderTest, AThreadThatWaitsForAnothersReadLooksUp) {
+  const auto queue = MakeQueue(1);
+  PyReader reader(queue);
+  std::atomic<int> stage{0};
+  std::thread first([&] {
+    LoDTensorArray batch;
+    stage = 1;
+    reader.ReadNext(&batch);  // waits for data
+    stage = 2;
+  });
+  while (stage == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  LoDTensorArray batch;
+  const ScopedWaitHook hook([] { throw std::runtime_error("interrupted"); });
+  EXPECT_THROW(reader.ReadNext(&batch), std::runtime_error);
+  EXPECT_EQ(stage, 1);
+  queue->Push(MakeBatch(1));
+  first.join();
+  queue->Push(MakeBatch(2));
+  reader.ReadNext(&batch);
+  EXPECT_EQ(batch[0].data<float>()[0], 2);
 }
 
 TEST(PyReaderTest, ShutdownClosesTheQueueAndStartReopensIt) {
