@@ -17,18 +17,18 @@ namespace headrace {
 
 // Makes the variable that `desc` declares a tensor, rows of one, or an array, according to its kind, unless it is
 // something already.
-void InitializeVariable(const VarDesc& desc, Variable* variable);
+HEADRACE_API void InitializeVariable(const VarDesc& desc, Variable* variable);
 
 // Whether a variable belongs to the caller's scope. A reader or a queue is the same one for every program that uses it,
 // and what it has fetched in advance must not be lost between runs.
-bool OutlivesRuns(const VarDesc& var);
+HEADRACE_API bool OutlivesRuns(const VarDesc& var);
 
 // The arrays that `block` declares and that do not outlive a run.
-std::vector<std::string> OwnArrays(const BlockDesc& block);
+HEADRACE_API std::vector<std::string> OwnArrays(const BlockDesc& block);
 
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
-void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
+HEADRACE_API void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
                    std::vector<std::string>* outputs);
 
 class HEADRACE_API BlockRunner {

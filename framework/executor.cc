@@ -16,6 +16,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/program_check.h"
+#include "framework/spelling.h"
 #include "framework/wait_hook.h"
 
 namespace headrace {
@@ -90,14 +91,17 @@ class RunningGuard {
   std::atomic<bool>* flag_;
 };
 
+// Whether a variable has an attribute that is true.
+bool HasTrue(const VarDesc& desc, std::string_view attr) {
+  const auto it = desc.attrs.find(attr);
+  const bool* value = it == desc.attrs.end() ? nullptr : std::get_if<bool>(&it->second);
+  return value != nullptr && *value;
+}
+
 // Whether the shape and the dtype that are declared are those of what is fed: fluid.data asks for it, and what persists
 // stays as it is. Others are checked where an operator needs it, as in Fluid, whose programs declare the longest
 // sentence, say, and feed shorter ones.
-bool IsFedAsDeclared(const VarDesc& desc) {
-  const auto it = desc.attrs.find("need_check_feed");
-  const bool* asked = it == desc.attrs.end() ? nullptr : std::get_if<bool>(&it->second);
-  return desc.persistable || (asked != nullptr && *asked);
-}
+bool IsFedAsDeclared(const VarDesc& desc) { return desc.persistable || HasTrue(desc, "need_check_feed"); }
 
 }  // namespace
 
@@ -143,11 +147,14 @@ struct PreparedProgram::Impl {
     const Variable* variable = nullptr;  // once bound
   };
   std::vector<Needed> needed;
+  NameSet made_anew;  // what an operator without a block writes in each run before anything reads it
+  std::string MissingValue(const Needed& need) const;
 
   struct Fetched {
     std::string name;
-    bool persistable;
-    const Variable* variable = nullptr;  // once bound
+    bool handed_out;                // its memory becomes the caller's, if nothing else has it
+    std::optional<size_t> same_as;  // an earlier one
+    Variable* variable = nullptr;   // once bound
   };
   std::vector<Fetched> fetches;
   NameSet kept;  // all that has ever been fetched
@@ -212,7 +219,8 @@ void PreparedProgram::Impl::Check() {
 
 // What blocks within the block read is left out: whether they run is known only then.
 void PreparedProgram::Impl::FindNeeded() {
-  NameSet seen;
+  NameSet seen;     // by kernels, or written
+  NameSet touched;  // by anything
   for (const OpDesc* op : order) {
     const bool is_kernel = !OpRegistry::Get(op->type).kernels.empty();
     for (const auto& [slot, names] : op->inputs) {
@@ -223,11 +231,36 @@ void PreparedProgram::Impl::FindNeeded() {
         }
       }
     }
-    std::vector<std::string> reads;
+    std::vector<std::string> reads = op->InputNames();
     std::vector<std::string> writes = op->OutputNames();
+    touched.insert(reads.begin(), reads.end());
+    const bool has_block = std::any_of(op->attrs.begin(), op->attrs.end(), [](const auto& attr) {
+      return std::holds_alternative<BlockRef>(attr.second);  // which may not run
+    });
+    if (!has_block) {
+      std::copy_if(writes.begin(), writes.end(), std::inserter(made_anew, made_anew.end()),
+                   [&touched](const std::string& name) { return !touched.contains(name); });
+    }
     AddInnerNames(block, *op, &reads, &writes);
+    touched.insert(reads.begin(), reads.end());
+    touched.insert(writes.begin(), writes.end());
     seen.insert(writes.begin(), writes.end());
   }
+}
+
+// Why a variable has no value, and what to do.
+std::string PreparedProgram::Impl::MissingValue(const Needed& need) const {
+  const VarDesc* desc = block.FindVar(need.name);
+  const std::string which = StrCat("'", need.name, "', in input slot '", need.slot, "' of '", need.op_type, "', ");
+  if (desc != nullptr && HasTrue(*desc, "is_data")) {
+    return which + "is not fed";
+  }
+  if (desc != nullptr && desc->persistable) {
+    return which +
+           "has no value in this scope: run the startup program, and again after layers or an optimizer have been "
+           "added";
+  }
+  return which + "has no value: it is not fed, and no operator before this one writes it";
 }
 
 // So that nothing is changed by a program that cannot be run to its end.
@@ -235,8 +268,7 @@ void PreparedProgram::Impl::CheckNeeded() const {
   for (const Needed& need : needed) {
     const Variable& variable = *need.variable;
     if (!variable.initialized() || (variable.IsType<LoDTensor>() && !variable.Get<LoDTensor>().initialized())) {
-      FailedPrecondition error(StrCat("'", need.name, "', in input slot '", need.slot, "' of '", need.op_type,
-                                      "', has not been written yet; was the startup program run, and is it fed?"));
+      FailedPrecondition error(MissingValue(need));
       error.SetOpType(need.op_type);
       error.SetVariable(need.name);
       throw error;
@@ -413,11 +445,21 @@ void PreparedProgram::Impl::SetFetches(const std::vector<std::string>& names) {
   std::vector<Fetched> wanted;
   for (const std::string& name : names) {
     const VarDesc* desc = block.FindVar(name);
-    HR_ENFORCE(desc != nullptr, NotFound, "cannot fetch '", name, "': the program declares no such variable");
+    if (desc == nullptr) {
+      std::vector<std::string> known;
+      for (const VarDesc* var : block.LocalVars()) {
+        known.push_back(var->name);
+      }
+      Throw<NotFound>("cannot fetch '", name, "': the program declares no such variable", DidYouMean(name, known));
+    }
     HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", name, "': it is a ",
                VarKindName(desc->kind), ", not a LoDTensor",
                desc->kind == VarKind::kSelectedRows ? "; fetch what get_tensor_from_selected_rows makes of it" : "");
-    wanted.push_back({.name = name, .persistable = desc->persistable});
+    const auto same =
+        std::find_if(wanted.begin(), wanted.end(), [&](const Fetched& each) { return each.name == name; });
+    wanted.push_back({.name = name,
+                      .handed_out = !desc->persistable && made_anew.contains(name),
+                      .same_as = same == wanted.end() ? std::nullopt : std::optional<size_t>(same - wanted.begin())});
   }
   NameSet all = kept;
   all.insert(names.begin(), names.end());
@@ -432,19 +474,20 @@ void PreparedProgram::Impl::SetFetches(const std::vector<std::string>& names) {
   scope_revision = 0;  // so that their variables are found
 }
 
-// What nobody else holds is handed out as it is.
+// What the next run makes anew, and nobody else holds, is handed out as it is: the caller may write into it.
 void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
   fetched->reserve(fetches.size());
   for (const Fetched& fetch : fetches) {
-    const auto& tensor = fetch.variable->Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", fetch.name,
+    LoDTensor* tensor = fetch.same_as ? &(*fetched)[*fetch.same_as] : fetch.variable->GetMutable<LoDTensor>();
+    HR_ENFORCE(tensor->initialized(), FailedPrecondition, "cannot fetch '", fetch.name,
                "': nothing has been written to it");
-    if (fetch.persistable || !tensor.IsSoleHolder()) {
-      Tensor copy;
-      copy.CopyFrom(tensor);
-      fetched->emplace_back(std::move(copy), tensor.lod());
+    if (fetch.handed_out && !fetch.same_as && tensor->IsSoleHolder()) {
+      fetched->push_back(*tensor);
+      tensor->SetMemory(nullptr);
     } else {
-      fetched->push_back(tensor);
+      Tensor copy;
+      copy.CopyFrom(*tensor);
+      fetched->emplace_back(std::move(copy), tensor->lod());
     }
   }
 }

@@ -124,10 +124,10 @@ struct OpInfo {
   GradientMaker array_gradient;  // in place of `gradient`, if an output is an array
   bool reads_data = false;       // takes the next batch from a reader: the executor runs it before others change state
 
-  const SlotInfo* FindInput(std::string_view slot) const;
-  const SlotInfo* FindOutput(std::string_view slot) const;
-  const AttrInfo* FindAttr(std::string_view name) const;
-  bool MayBeInPlace(std::string_view output, std::string_view input) const;
+  HEADRACE_API const SlotInfo* FindInput(std::string_view slot) const;
+  HEADRACE_API const SlotInfo* FindOutput(std::string_view slot) const;
+  HEADRACE_API const AttrInfo* FindAttr(std::string_view name) const;
+  HEADRACE_API bool MayBeInPlace(std::string_view output, std::string_view input) const;
 };
 
 // Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs

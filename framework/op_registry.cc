@@ -8,6 +8,7 @@
 #include "framework/kernel_operator.h"
 #include "framework/op_registration_log.h"
 #include "framework/op_role.h"
+#include "framework/spelling.h"
 #include "framework/thread_annotations.h"
 
 namespace headrace {
@@ -104,23 +105,6 @@ void CheckKernel(const Registry& registry, const OpInfo* info, const std::string
              type, "' has a kernel for ", DataTypeName(dtype), " already");
 }
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
-    }
-  }
-  return row[b.size()];
-}
-
 // What to say of an operator that does not exist: what to do without it, or which names are close to its own.
 std::string AdviceFor(std::string_view type) {
   constexpr std::string_view kOfManyMachines[] = {"checkpoint_notify",
@@ -141,13 +125,7 @@ std::string AdviceFor(std::string_view type) {
   if (std::find(std::begin(kOfManyMachines), std::end(kOfManyMachines), type) != std::end(kOfManyMachines)) {
     return "; Fluid puts it into programs for several machines or devices: run the program that they were made from";
   }
-  std::string matches;
-  for (const std::string& known : OpRegistry::Types()) {
-    if (type.size() < 64 && EditDistance(type, known) <= std::max<size_t>(1, type.size() / 3)) {
-      matches += (matches.empty() ? "; did you mean " : " or ") + ("'" + known + "'");
-    }
-  }
-  return matches;
+  return DidYouMean(type, OpRegistry::Types());
 }
 
 void CheckSlots(const OpDesc& op, const std::vector<SlotInfo>& declared, VarNameMap* slots,

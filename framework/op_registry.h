@@ -117,7 +117,7 @@ class HEADRACE_API OpRegistrar {
   }
   OpRegistrar&& KernelTypeFrom(std::string slot) &&;
   OpRegistrar&& KernelTypeFromAttr(std::string attr) &&;
-  // The operator is an OperatorBase of its own, which may run kernels that it has as well (KernelOperator).
+  // The operator is an OperatorBase of its own.
   template <typename Op>
   OpRegistrar&& Operator() && {
     info_.factory = [](OpDesc desc) -> std::unique_ptr<OperatorBase> { return std::make_unique<Op>(std::move(desc)); };

@@ -49,6 +49,71 @@ void Put(Scope* scope, const std::string& name, LoDTensor value) {
   *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
 }
 
+TEST(Executor, WhatIsFetchedIsTheCallersAlone) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  const auto prepared = Executor().Prepare(program, {"y", "y"});
+  Scope scope;
+  for (const float x : {1.0F, 3.0F, 4.0F}) {
+    std::vector<LoDTensor> fetched;
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({2}, {x, 5})}}, &fetched);
+    ASSERT_EQ(fetched.size(), 2U);
+    for (LoDTensor& y : fetched) {
+      EXPECT_TRUE(y.IsSoleHolder());
+      float* values = y.mutable_data<float>();  // in place
+      EXPECT_EQ(values[0], 2 * x);
+      values[0] = -1;
+      EXPECT_EQ(values[1], 10);
+    }
+  }
+}
+
+// What a block has written stays for a run in which it is not run.
+TEST(Executor, WhatABlockMakesIsCopied) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  BlockDesc& block = AppendBlock(&program);
+  program.block(0).Var("y").tensor.dims = {1};
+  block.Append("test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+  const auto prepared = Executor().Prepare(program, {"y"});
+  Scope scope;
+  for (int i = 0; i < 2; ++i) {
+    std::vector<LoDTensor> fetched;
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {3})}}, &fetched);
+    EXPECT_TRUE(fetched[0].IsSoleHolder());
+    EXPECT_EQ(Values(fetched[0]), Floats({6}));
+  }
+}
+
+TEST(Executor, AMissingValueIsExplainedByWhatTheVariableIs) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  Scope scope;
+  const auto message = [&scope](const ProgramDesc& of) {
+    try {
+      Executor().Run(of, &scope);
+    } catch (const FailedPrecondition& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message(program), HasSubstr("'w', in input slot 'X' of 'test_increment', has no value in this scope: run "
+                                          "the startup program"));
+  ProgramDesc other;
+  BuildDouble(&other);
+  EXPECT_THAT(message(other), HasSubstr("'x', in input slot 'X' of 'test_scale', has no value: it is not fed"));
+  other.block(0).MutableVar("x").attrs["is_data"] = true;
+  EXPECT_THAT(message(other), HasSubstr("'x', in input slot 'X' of 'test_scale', is not fed"));
+}
+
+TEST(Executor, AMisspeltFetchIsNamedWithWhatIsClose) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  program.block(0).Var("loss_of_all");
+  EXPECT_THAT([&] { Executor().Prepare(program, {"loss_of_al"}); },
+              testing::ThrowsMessage<NotFound>(HasSubstr("; did you mean 'loss_of_all'?")));
+}
+
 TEST(Executor, RunsNothingIfALaterOperatorLacksAnInput) {
   ProgramDesc program;
   BuildCounter(&program);
