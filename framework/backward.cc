@@ -228,8 +228,14 @@ void BlockPass::PlanOperator(size_t index) {
   const bool writes_array = std::any_of(access.writes.begin(), access.writes.end(),
                                         [this](const std::string& name) { return IsArray(block_, name); });
   const GradientMaker& maker = writes_array && info.array_gradient != nullptr ? info.array_gradient : info.gradient;
+  std::vector<OpDesc> gradients;
+  try {
+    gradients = maker(op);
+  } catch (...) {
+    op.RethrowWithContext();
+  }
   const size_t begin = steps_.size();
-  for (OpDesc& gradient : maker(op)) {
+  for (OpDesc& gradient : gradients) {
     PlanGradient(index, std::move(gradient));
   }
   DropUnreadSteps(begin);
@@ -503,9 +509,16 @@ Names BlockPass::MadeOutside() const {
 }
 
 bool BlockPass::Reaches(const std::string& name) const {
+  const VarDesc& desc = block_.GetVar(name);
+  const bool is_computed = !desc.persistable && !desc.attrs.contains("is_data");
   for (size_t version = 0; version < values_.LastVersion(name); ++version) {
+    const OpDesc& writer = *block_.ops()[values_.Writer(name, version + 1)];
+    // The branches of a condition write one variable in turn, and pass on the gradient of what it was before.
+    if (is_computed && InnerBlock(block_, writer) != nullptr) {
+      continue;
+    }
     HR_ENFORCE(!contributions_.contains(values_.Key(name, version)), InvalidArgument, "'", name,
-               "' is used and then overwritten by '", block_.ops()[values_.Writer(name, version + 1)]->type,
+               "' is used and then overwritten by '", writer.type,
                "' on the way from the parameters to the loss; give the result a variable of its own");
   }
   return contributions_.contains(name);

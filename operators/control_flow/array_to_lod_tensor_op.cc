@@ -23,9 +23,10 @@ class ArrayToLoDTensorOp : public OperatorBase {
     const ExecutionContext& ctx = Bind(scope);
     const auto& array = ctx.InputAs<LoDTensorArray>("X");
     const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
-    HR_ENFORCE(array.size() >= table.max_length() && !array.empty(), InvalidArgument, "input X: expected ",
-               std::max<size_t>(table.max_length(), 1), " steps, as many as the longest sequence has, got ",
-               array.size());
+    HR_ENFORCE(!array.empty() || table.max_length() > 0, InvalidArgument,
+               "input X: all sequences are empty, so that there was no step, which would tell the form of the result");
+    HR_ENFORCE(array.size() >= table.max_length(), InvalidArgument, "input X: expected ", table.max_length(),
+               " steps, as many as the longest sequence has, got ", array.size());
     for (size_t t = 0; t < std::max<size_t>(table.max_length(), 1); ++t) {
       HR_ENFORCE(array[t].initialized(), FailedPrecondition, "input X: nothing has been written to '", Input("X"),
                  "' at ", t);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "framework/executor.h"
 #include "framework/op_registry.h"
 #include "framework/op_role.h"
@@ -481,6 +483,21 @@ HEADRACE_REGISTER_OP(test_broken_gradient)
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
     .Kernel<float>([](const ExecutionContext&) {})
     .Gradient(DefaultGradient({}));  // there is no test_broken_gradient_grad
+
+HEADRACE_REGISTER_OP(test_throwing_gradient)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .Kernel<float>([](const ExecutionContext&) {})
+    .Gradient([](const OpDesc&) -> std::vector<OpDesc> { throw std::runtime_error("not today"); });
+
+TEST_F(BackwardErrorTest, WhatAGradientMakerThrowsIsAnErrorOfTheOperator) {
+  Parameter("w", {1});
+  Op("test_throwing_gradient", {"w"}, "a");
+  Op("test_exp", {"a"}, "loss");
+  EXPECT_THAT(ErrorOf<FailedPrecondition>("loss"),
+              testing::AllOf(HasSubstr("not today"), HasSubstr("test_throwing_gradient")));
+}
 
 TEST_F(BackwardErrorTest, FailureHalfWayLeavesTheProgramAsItWas) {
   Parameter("w", {1});

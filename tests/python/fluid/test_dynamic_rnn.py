@@ -302,3 +302,26 @@ def test_sequences_need_no_declared_lod(exe: fluid.Executor) -> None:
     assert got.recursive_sequence_lengths() == [[1, 2]]
     with pytest.raises(errors.InvalidArgument, match="level 0"):
         exe.run(feed={"words": rows}, fetch_list=[rnn()])
+
+
+@pytest.mark.parametrize("kind", ["shape", "init"])
+def test_only_empty_sequences_are_refused_in_words(exe: fluid.Executor, kind: str) -> None:
+    rnn = layers.DynamicRNN()
+    first = layers.data("first", [WIDTH], dtype="float64")
+    with rnn.block():
+        word = rnn.step_input(words())
+        before = rnn.memory(shape=[WIDTH], dtype="float64") if kind == "shape" else rnn.memory(init=first)
+        after = word + before
+        rnn.update_memory(before, after)
+        rnn.output(after)
+    out = layers.sequence_pool(rnn(), "sum")
+
+    def run(lengths: list[int]) -> np.ndarray:
+        rows = np.ones((sum(lengths), WIDTH))
+        fed = {"words": fluid.create_lod_tensor(rows, [lengths], fluid.CPUPlace())}
+        fed["first"] = np.zeros((len(lengths), WIDTH))
+        return exe.run(feed=fed, fetch_list=[out])[0]
+
+    with pytest.raises(errors.InvalidArgument, match="all sequences are empty"):
+        run([0, 0])
+    np.testing.assert_array_equal(run([2, 0]), [[3.0] * WIDTH, [0.0] * WIDTH])

@@ -82,6 +82,26 @@ def test_by_parameters_in_a_loop(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(by_w, 3 * 2.0**2 * X.sum(axis=0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["cond", "switch_case", "while_loop"])
+def test_by_the_result_of_a_condition_or_loop(exe: fluid.Executor, kind: str) -> None:
+    x = fed("x")
+    fed("y")
+    if kind == "cond":
+        chosen = layers.less_than(layers.reduce_sum(x), layers.fill_constant([1], "float32", 1e9))
+        result = layers.cond(chosen, lambda: x * 2.0, lambda: x * 3.0)
+    elif kind == "switch_case":
+        which = layers.fill_constant([1], "int64", 1)
+        result = layers.switch_case(which, [lambda: x * 2.0, lambda: x * 3.0])
+    else:
+        count, end = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+        _, result = layers.while_loop(
+            lambda i, value: layers.less_than(i, end), lambda i, value: [layers.increment(i), value * 2.0], [count, x]
+        )
+    (by_result,) = fluid.gradients(layers.reduce_sum(result * result), result)
+    values, gradient = run(exe, result, by_result)
+    np.testing.assert_allclose(gradient, 2 * values, rtol=1e-6)
+
+
 def test_what_has_no_gradient_is_none_and_leaves_no_trace(exe: fluid.Executor) -> None:
     x, y, still = fed("x"), fed("y"), fed("still", stop_gradient=True)
     ids = layers.data("ids", [1], dtype="int64")
