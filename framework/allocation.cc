@@ -37,6 +37,7 @@ std::shared_ptr<Allocation> Allocation::Scratch(size_t size) {
 }
 
 std::shared_ptr<Allocation> Allocation::Part(std::shared_ptr<Allocation> whole, size_t offset, size_t size) {
+  HR_ENFORCE(whole != nullptr, InvalidArgument, "expected memory to take a part of, got none");
   HR_ENFORCE(whole->on_heap_ && offset <= whole->size_ && size <= whole->size_ - offset, InvalidArgument, "bytes [",
              offset, ", ", offset + size, ") are not within heap memory of ", whole->size_, " bytes");
   auto part = std::allocate_shared<Allocation>(PoolAllocator<Allocation>(),

@@ -112,6 +112,7 @@ void MakeFolders(const fs::path& folder) {
   if (folder.empty() || fs::is_directory(folder, error)) {
     return;
   }
+  HR_ENFORCE(!fs::exists(folder, error), IoError, "'", folder.string(), "' is not a folder");
   MakeFolders(folder.parent_path());
   fs::create_directory(folder, error);
   HR_ENFORCE(!error && fs::is_directory(folder, error), IoError, "cannot make the folder '", folder.string(), "'",
@@ -235,6 +236,8 @@ fs::path FileSetReplacement::Made(fs::path folder) {
 FileReplacement& FileSetReplacement::Add(const std::string& name) {
   HR_ENFORCE(!LeadsOut(name) && name.find('\0') == std::string::npos, InvalidArgument, "'", name,
              "' is not the name of a file within '", folder_.string(), "'");
+  HR_ENFORCE(fs::path(name).filename() != kSetNote, InvalidArgument, "'", name,
+             "' is a name that files which are being saved have");
   files_.push_back(std::unique_ptr<FileReplacement>(new FileReplacement(folder_ / name, kUnfinishedOfSet)));
   names_ += name;
   names_ += '\0';

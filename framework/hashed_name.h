@@ -17,9 +17,12 @@ namespace headrace {
 // that it was made from. Small enough to be passed in registers.
 class HashedName {
  public:
+  // A literal, or a char array, whose text ends at the first '\0'.
   template <size_t N>
-  [[gnu::always_inline]] constexpr HashedName(const char (&literal)[N])  // NOLINT(google-explicit-constructor)
-      : text_(literal), size_(N - 1), hash_(ExtendByEach(literal, std::make_index_sequence<N - 1>())) {}
+  [[gnu::always_inline]] constexpr HashedName(const char (&text)[N])  // NOLINT(google-explicit-constructor)
+      : text_(text),
+        size_(SizeOfEach(text, std::make_index_sequence<N - 1>())),
+        hash_(ExtendByEach(text, std::make_index_sequence<N - 1>())) {}
   constexpr HashedName(std::string_view text)  // NOLINT(google-explicit-constructor)
       : text_(text.data()), size_(static_cast<uint32_t>(text.size())), hash_(Extend(kBasis, text)) {}
   HashedName(const std::string& text)  // NOLINT(google-explicit-constructor)
@@ -59,12 +62,18 @@ class HashedName {
     }
     return hash;
   }
-  // The same without a loop, which compilers fold to a constant.
+  // The same without a loop, which compilers fold to a constant. Names hold no '\0', so nothing follows one.
   template <size_t... I>
   [[gnu::always_inline]] static constexpr uint32_t ExtendByEach(const char* text, std::index_sequence<I...>) {
     uint32_t hash = kBasis;
-    ((hash = (hash ^ static_cast<unsigned char>(text[I])) * kPrime), ...);
+    (void)((text[I] == '\0' || (hash = (hash ^ static_cast<unsigned char>(text[I])) * kPrime, false)) || ...);
     return hash;
+  }
+  template <size_t... I>
+  [[gnu::always_inline]] static constexpr uint32_t SizeOfEach(const char* text, std::index_sequence<I...>) {
+    uint32_t size = 0;
+    (void)((text[I] == '\0' || (++size, false)) || ...);
+    return size;
   }
 
   const char* text_;

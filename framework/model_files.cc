@@ -220,6 +220,7 @@ void EmptyUnusedBlocks(ProgramDesc* program) {
 }  // namespace
 
 void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
+  HR_ENFORCE(program != nullptr, InvalidArgument, "expected a program to prune, got none");
   BlockDesc* block = &program->block(0);
   VarNames needed;
   VarNames used;

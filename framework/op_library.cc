@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 
 #include "framework/demangle.h"
 #include "framework/errors.h"
@@ -65,6 +67,10 @@ std::string WhyNotThisAbi(const std::string& path) {
   const Dl_info own = InfoOf(reinterpret_cast<const void*>(&OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>));
   const std::string name = own.dli_sname == nullptr ? "" : own.dli_sname;
   const size_t digits = name.find(std::to_string(kOpLibraryLayout));
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return "";
+  }
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (digits == std::string::npos || bytes.find(name) != std::string::npos) {

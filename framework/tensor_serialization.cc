@@ -140,6 +140,9 @@ std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<st
   FileSource source(path);
   std::vector<LoDTensor> tensors(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
+    HR_ENFORCE(i == 0 || source.left() > 0, DataLoss, source.name(), " holds ", i, i == 1 ? " tensor" : " tensors",
+               ", and ", names.size(), " are asked for: it lacks '", names[i], "'",
+               i + 1 == names.size() ? "" : " and those after it", "; was it saved from another program, or cut off?");
     try {
       ReadTensor(&source, &tensors[i]);
     } catch (Error& error) {
@@ -148,7 +151,8 @@ std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<st
     }
   }
   HR_ENFORCE(source.left() == 0, DataLoss, source.name(), " holds more than the ", names.size(),
-             " tensors that are expected: ", source.left(), " bytes are left");
+             names.size() == 1 ? " tensor that is" : " tensors that are", " expected: ", source.left(),
+             " bytes are left");
   return tensors;
 }
 

@@ -1,5 +1,6 @@
 #include "framework/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -203,6 +204,7 @@ ScopedThreadPool::~ScopedThreadPool() { current_pool = outer_; }
 int PoolThreads() { return current_pool != nullptr ? current_pool->threads() : 1; }
 
 void RunBlocks(int64_t count, int64_t grain, const ThreadPool::Block& block) {
+  grain = std::max<int64_t>(grain, 1);
   if (current_pool != nullptr && current_pool->TryRun(count, grain, block)) {
     return;
   }

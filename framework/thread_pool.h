@@ -75,6 +75,7 @@ HEADRACE_API int PoolThreads();
 HEADRACE_API void RunBlocks(int64_t count, int64_t grain, const ThreadPool::Block& block);
 
 // Calls block(begin, end) for each [0, grain), [grain, 2 grain), … of [0, count), on the threads of this thread's pool.
+// A grain below 1 counts as 1, so that it may be the quotient of a constant and the size of a row.
 // A block should take some microseconds, or handing it over costs more than it saves; a loop of one block costs
 // nothing. Allocates nothing. Throws as ThreadPool::TryRun.
 template <typename Function>

@@ -138,8 +138,8 @@ int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, HashedName s
   const int64_t extent = AddExtents(MultiplyExtents(window.dilation, window.size - 1), 1);
   const int64_t padded = AddExtents(inputs, window.Paddings());
   const int64_t free = padded - extent;
-  HR_ENFORCE(inputs > 0 && free >= 0, InvalidArgument, "input ", slot, ": its ", dimension, " is ", inputs,
-             ", with padding ", padded, ", expected at least the extent of the window, ", extent);
+  HR_ENFORCE(inputs > 0 && free >= 0, InvalidArgument, "input ", slot, ": its ", dimension, " is ", inputs, " (",
+             padded, " with padding), expected at least the extent of the window, ", extent);
   return AddExtents(free, ceil ? window.stride - 1 : 0) / window.stride + 1;
 }
 

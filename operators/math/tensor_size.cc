@@ -1,5 +1,7 @@
 #include "operators/math/tensor_size.h"
 
+#include "framework/errors.h"
+
 namespace headrace::ops {
 
 int64_t Numel(const DDim& dims, size_t begin, size_t end) {
@@ -13,15 +15,25 @@ int64_t Numel(const DDim& dims, size_t begin, size_t end) {
   return product;
 }
 
+namespace {
+
+// `end`, which has to be a number of dimensions that `dims` has.
+size_t Within(const DDim& dims, size_t end) {
+  HR_ENFORCE(end <= dims.size(), InvalidArgument, "expected at least ", end, " dimensions, got dims ", ToString(dims));
+  return end;
+}
+
+}  // namespace
+
 MatrixSize::MatrixSize(const DDim& dims, size_t split)
-    : rows(Numel(dims, 0, split)), cols(Numel(dims, split, dims.size())) {
+    : rows(Numel(dims, 0, Within(dims, split))), cols(Numel(dims, split, dims.size())) {
   if (cols == 0) {
     rows = 0;
   }
 }
 
 AxisSize::AxisSize(const DDim& dims, size_t axis)
-    : outer(Numel(dims, 0, axis)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
+    : outer(Numel(dims, 0, Within(dims, axis + 1) - 1)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
   if (extent == 0 || inner == 0) {
     outer = 0;
   }

@@ -29,6 +29,7 @@ py::array Normalised(const py::handle& object) {
       return array;
     }
   }
+  HR_ENFORCE(!object.is_none(), TypeMismatch, "expected an array, got None");
   const py::module_ numpy = py::module_::import("numpy");
   const py::array array = numpy.attr("asarray")(object);
   DataTypeOfNumpy(array.dtype());  // refuse before converting anything
@@ -57,6 +58,8 @@ DataType DataTypeOfNumpy(const py::dtype& dtype) {
     default:
       break;
   }
+  HR_ENFORCE(dtype.kind() != 'U' && dtype.kind() != 'S', TypeMismatch, "a tensor cannot hold strings (NumPy's dtype ",
+             py::str(dtype).cast<std::string>(), ")");
   const auto name = py::str(dtype.attr("name")).cast<std::string>();
   try {
     return DataTypeFromName(name);

@@ -130,6 +130,12 @@ TEST_F(FileReplacementTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(Files(), (FileMap{{"file", "x"}}));
 }
 
+TEST_F(FileReplacementTest, AFileInThePlaceOfAFolderIsNamed) {
+  Replace(folder_ / "file", "");
+  EXPECT_THAT([&] { MakeFolders(folder_ / "file" / "below"); },
+              testing::ThrowsMessage<IoError>(testing::HasSubstr("file' is not a folder")));
+}
+
 TEST_F(FileReplacementTest, ASetIsReplacedTogether) {
   Replace(folder_ / "a", "old a");
   Replace(folder_ / "other", "as it was");
@@ -217,6 +223,14 @@ TEST_F(FileReplacementTest, AFileOfASetThatIsGoneIsAnIoError) {
 TEST_F(FileReplacementTest, NamesThatLeadOutOfTheFolderAreRefused) {
   FileSetReplacement set(folder_);
   for (const std::string name : {"../a", "/a", "", ".", "a/../../b", "a/", "a/./b"}) {
+    EXPECT_THROW(set.Add(name), InvalidArgument) << name;
+  }
+}
+
+// A file of the set's own name would be removed with it.
+TEST_F(FileReplacementTest, ASetTakesNoFileOfTheNameOfItsNote) {
+  FileSetReplacement set(folder_);
+  for (const std::string name : {".unfinished-set", "below/.unfinished-set"}) {
     EXPECT_THROW(set.Add(name), InvalidArgument) << name;
   }
 }

@@ -30,6 +30,17 @@ void Set(Scope* scope, const std::string& name, LoDTensor value) {
 
 const LoDTensor& Get(const Scope& scope, const std::string& name) { return scope.GetVar(name).Get<LoDTensor>(); }
 
+TEST(HashedName, OfAnArrayEndsWithItsText) {
+  char text[16] = "X0";
+  const char constant[8] = "X0";
+  const HashedName literal = "X0";
+  for (const HashedName name : {HashedName(text), HashedName(constant), HashedName(std::string("X0"))}) {
+    EXPECT_EQ(name, literal);
+    EXPECT_EQ(name.ToString(), "X0");
+  }
+  EXPECT_TRUE(HashedName("").empty());
+}
+
 TEST(KernelOperator, InfersShapeAndRunsTheKernelOfTheDtype) {
   Scope scope;
   scope.Var("y");

@@ -120,6 +120,11 @@ TEST(OpLibrary, OneThatDeclaresNonsenseLeavesNothing) {
   EXPECT_EQ(OpRegistry::Find("plugin_good"), nullptr);
 }
 
+TEST(OpLibrary, AFolderIsAnIoErrorThatNamesIt) {
+  EXPECT_THAT([] { LoadOpLibrary("/tmp"); },
+              testing::ThrowsMessage<IoError>(testing::HasSubstr("cannot load operator library '/tmp': ")));
+}
+
 TEST(OpLibrary, MissingFileIsAnIoErrorWithTheLinkersMessage) {
   try {
     LoadOpLibrary("/nowhere/libnothing.so");

@@ -115,6 +115,19 @@ TEST(ThreadPool, AThreadWithoutAPoolRunsAllBlocksInOrder) {
   EXPECT_EQ(begins, (std::vector<int64_t>{0, 2, 4}));
 }
 
+TEST(ThreadPool, AGrainBelowOneIsOne) {
+  ThreadPool pool(2);
+  for (ThreadPool* each : {static_cast<ThreadPool*>(nullptr), &pool}) {
+    const ScopedThreadPool scoped(each);
+    std::atomic<int> blocks{0};
+    ParallelFor(5, 16384 / 40000, [&](int64_t begin, int64_t end) {
+      EXPECT_EQ(end, begin + 1);
+      ++blocks;
+    });
+    EXPECT_EQ(blocks, 5);
+  }
+}
+
 TEST(ThreadPool, ThrowsWhatTheFirstBlockThatFailsThrows) {
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);

@@ -2,11 +2,20 @@
 
 #include "framework/errors.h"
 #include "framework/testing/op_test.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace {
 namespace {
 
 using Ints = std::vector<int32_t>;
+
+TEST(TensorSize, DimensionsThatDoNotExistAreRefused) {
+  const DDim dims{2, 3};
+  EXPECT_EQ(ops::MatrixSize(dims, 2).rows, 6);
+  EXPECT_THROW(ops::MatrixSize(dims, 3), InvalidArgument);
+  EXPECT_EQ(ops::AxisSize(dims, 1).extent, 3);
+  EXPECT_THROW(ops::AxisSize(dims, 2), InvalidArgument);
+}
 
 struct TransposeCase {
   DDim x;
