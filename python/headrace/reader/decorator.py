@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -42,6 +43,8 @@ Item = TypeVar("Item")
 _MOST_AHEAD = 512
 # Seconds between two checks whether the reader is still used.
 _LOOK_EVERY = 0.05
+# Seconds in which threads that only look stop.
+_LEAVE_WITHIN = 4 * _LOOK_EVERY
 
 
 class ComposeNotAligned(ValueError):
@@ -230,7 +233,9 @@ class _Readahead(Generic[Item]):
 
 @contextlib.contextmanager
 def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Runs them within this context; at the end, stops and joins them."""
+    """Runs them within this context; at the end, tells them to stop. One that is in a mapper or a reader of the user is
+    not waited for, since it may never return: it stops at its next item.
+    """
     threads: list[threading.Thread] = []
     try:
         for target in targets:
@@ -241,8 +246,9 @@ def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[]
     finally:
         for each in readahead:
             each.left.set()
+        deadline = time.monotonic() + _LEAVE_WITHIN
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +37,10 @@ def failing(count: int) -> Any:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    assert not [thread for thread in threading.enumerate() if thread.name == "headrace reader"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "headrace reader"]
+    for thread in threads:
+        thread.join(20)
+    assert not [thread for thread in threads if thread.is_alive()]
 
 
 def read_until_error(samples: Any) -> list[Any]:
@@ -208,6 +214,64 @@ def test_a_reader_that_is_left_ends_its_threads(order: bool) -> None:
     ):
         next(samples)
         samples.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("kind", ["mapper", "reader", "buffered"])
+@pytest.mark.parametrize("leave", ["error", "break"])
+def test_leaving_does_not_wait_for_a_thread_that_is_stuck(kind: str, order: bool, leave: str) -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    def ask(x: int) -> int:
+        if x == 1:
+            asked.set()
+            answer.wait()
+        return x
+
+    def read() -> Iterator[int]:
+        yield from map(ask, range(9))
+
+    def train() -> None:
+        for _ in sources[kind]():
+            asked.wait(20)
+            if leave == "error":
+                raise ZeroDivisionError("in the loop")
+            break
+
+    sources: dict[str, Any] = {
+        "mapper": reader.xmap_readers(ask, numbers(9), 2, 4, order),
+        "reader": reader.xmap_readers(lambda x: x, read, 2, 4, order),
+        "buffered": reader.buffered(read, 3),
+    }
+    # What hangs here would hang for ever.
+    timer = threading.Timer(20, answer.set)
+    timer.start()
+    try:
+        with pytest.raises(ZeroDivisionError, match="in the loop") if leave == "error" else contextlib.nullcontext():
+            train()
+        assert asked.is_set()
+        assert not answer.is_set(), "it waited for the thread"
+    finally:
+        timer.cancel()
+        answer.set()
+
+
+def test_a_program_ends_with_its_own_error_although_a_mapper_is_stuck() -> None:
+    script = """
+import threading
+from headrace import reader
+
+def mapper(sample):
+    if sample == 3:
+        threading.Event().wait()
+    return sample
+
+for sample in reader.xmap_readers(mapper, lambda: iter(range(10)), 2, 4)():
+    raise ValueError("a mistake in the training loop")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.endswith("ValueError: a mistake in the training loop\n")
 
 
 def test_processes_read_several_readers_at_once() -> None:
