@@ -29,7 +29,7 @@ from headrace.reader import batch
 
 __all__ = ["ReaderVariable"]
 
-#: How long a reset waits for a generator before it logs the reason, in seconds.
+#: Seconds that a reset waits for a generator.
 _PATIENCE = 5.0
 
 
@@ -37,7 +37,9 @@ class FeedHandle(Protocol):
     """A feeder at work."""
 
     def stop(self) -> None:
-        """Ends and joins the feeder. May be called again."""
+        """Ends the feeder, and waits until it has ended, except for a generator that does not return. May be called
+        again.
+        """
 
 
 class FeedingLoader(Protocol):
@@ -111,11 +113,15 @@ class _Feeder(threading.Thread):
             ) from error
 
     def stop(self) -> None:
-        """Waits for the thread, which the end of its epoch has told to stop."""
+        """Waits a while for the thread, which the end of its epoch has told to stop: its generator may be waiting for
+        something, and may do so for ever.
+        """
         self.join(_PATIENCE)
         if self.is_alive():
-            warn(f"{self.source.title} is waiting for its generator, which has not returned for {_PATIENCE:.0f} s")
-            self.join()
+            warn(
+                f"{self.source.title}: the generator has not returned for {_PATIENCE:.0f} s. The pass has ended "
+                "without it, and the next one will begin when it returns; with another generator, at once"
+            )
 
 
 @contextlib.contextmanager
@@ -151,6 +157,8 @@ class FeedSource:
 
     Each pass over the data is an epoch of the queue. Whoever feeds knows the epoch it was started in and can do nothing
     to the queue once that is over; so ``reset`` is safe in any state, and nothing of an old pass gets into a new one.
+    A generator may share state with that of the next pass, or be the same object: so ``start`` waits for the thread of
+    the previous pass.
 
     Thread-safety: one lock guards start and reset; the queue has its own.
 
@@ -193,6 +201,8 @@ class FeedSource:
         #: Whether this process was forked from the one that feeds.
         self.is_of_parent = False
         self._handle: FeedHandle | None = None
+        #: What fed the previous pass, unless the source was changed since: its generator may not have returned.
+        self._previous: FeedHandle | None = None
         self._queue_taken = False
         self._sent_before = 0
         live_sources.add(self)
@@ -202,6 +212,7 @@ class FeedSource:
             if self._handle is not None:
                 raise errors.FailedPrecondition(f"{self.title} is running: call reset() before its source is changed")
             self._begin = begin
+            self._previous = None
             self.loader = None
 
     def decorate_batches(self, batches: Callable[[], Iterable[Any]]) -> None:
@@ -295,6 +306,11 @@ class FeedSource:
 
     def start(self) -> None:
         self._check_process()
+        while (previous := self._start()) is not None:
+            previous.join()
+
+    def _start(self) -> _Feeder | None:
+        """Starts, unless it returns the feeder of the previous pass, whose generator has to return first."""
         with self._lock:
             if self._handle is not None:
                 raise errors.FailedPrecondition(f"{self.title} is already running: call reset() before start()")
@@ -304,10 +320,13 @@ class FeedSource:
                 )
             if self.queue.is_closed():
                 raise errors.FailedPrecondition(f"{self.title} is at the end of a pass: call reset() before start()")
+            if isinstance(self._previous, _Feeder) and self._previous.is_alive():
+                return self._previous
             if self.loader is not None:
                 self._begun_at = self._place_of(self.loader)
                 self._given_before = self._given()
-            self._handle = self._begin()
+            self._handle, self._previous = self._begin(), None
+            return None
 
     @staticmethod
     def _place_of(loader: FeedingLoader) -> int:
@@ -328,10 +347,11 @@ class FeedSource:
                 self._reset_readers(scope)
             if self.queue.epoch == epoch:
                 self.queue.reopen()  # no program has made a reader of it yet
+            self._sent_before = self.queue.stats()["sent"]
             handle, self._handle = self._handle, None
             if handle is not None:
+                self._previous = handle
                 handle.stop()
-            self._sent_before = self.queue.stats()["sent"]
 
     def _reset_readers(self, scope: Scope) -> None:
         for name in reversed(self.reader_names):
@@ -478,8 +498,9 @@ class ReaderVariable(Variable):
     def reset(self) -> None:
         """Ends the pass and drops the rest of it. May be called at any time, also before a pass or twice.
 
-        Returns when the feeder has stopped, so a generator has to return first. A reader that is not
-        fed from Python, but reads files, for example, begins its next pass immediately; the one of the global scope.
+        Returns when the feeder has stopped, or with a warning if its generator does not return for five seconds; the
+        next ``start`` waits for that, unless there is another source by then. A reader that is not fed from Python, but
+        reads files, for example, begins its next pass immediately; the one of the global scope.
         """
         if self._source is not None:
             self._source.reset()

@@ -226,6 +226,95 @@ def test_an_iteration_that_is_left_leaves_nothing() -> None:
     assert not feeders()
 
 
+class Stuck:
+    """A generator that waits after its first batch, in the first pass; later ones have the batches 1 and 2."""
+
+    def __init__(self) -> None:
+        self.go_on, self.asked, self.running = threading.Event(), threading.Event(), threading.Semaphore(1)
+        self.passes = 0
+
+    def __call__(self) -> Iterator[list[np.ndarray]]:
+        assert self.running.acquire(blocking=False), "two passes run the generator at once"
+        try:
+            self.passes += 1
+            if self.passes == 1:
+                yield [np.zeros((1, 1), np.float32)]
+                self.asked.set()
+                self.go_on.wait(60)
+                yield [np.full((1, 1), 100, np.float32)]
+            else:
+                yield from ([np.full((1, 1), i, np.float32)] for i in (1, 2))
+        finally:
+            self.running.release()
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    monkeypatch.setattr("headrace.fluid.reader_variable._PATIENCE", 0.1)
+    generator = Stuck()
+    yield generator
+    generator.go_on.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("headrace feeder"):
+            thread.join(60)
+
+
+def values(batches: Any) -> list[float]:
+    return [float(np.asarray(batch[0]["x"]).item()) for batch in batches]
+
+
+def test_a_loop_over_batches_can_be_left_while_the_generator_waits(stuck: Stuck) -> None:
+    loader = fluid.io.DataLoader.from_generator([layers.data("x", [1])], 2).set_batch_generator(stuck)
+
+    def leave(at: Any) -> None:
+        for _ in loader():
+            assert stuck.asked.wait(60)
+            raise ZeroDivisionError(at)
+
+    warned = pytest.warns(RuntimeWarning, match="the loader of x: the generator has not returned for")
+    with warned, pytest.raises(ZeroDivisionError, match="in the loop"):
+        leave("in the loop")
+    assert not stuck.go_on.is_set()
+
+    timer = threading.Timer(0.3, stuck.go_on.set)
+    timer.start()
+    assert values(loader()) == [1, 2]  # after the timer: the generator runs once at a time
+    assert stuck.go_on.is_set()
+
+
+def test_another_generator_need_not_wait_for_one_that_does_not_return(stuck: Stuck) -> None:
+    loader = fluid.io.DataLoader.from_generator([layers.data("x", [1])], 2).set_batch_generator(stuck)
+    iterator = iter(loader())
+    next(iterator)
+    assert stuck.asked.wait(60)
+    with pytest.warns(RuntimeWarning, match="with another generator, at once"):
+        del iterator
+    loader.set_batch_generator(lambda: iter([[np.full((1, 1), 7, np.float32)]]))
+    assert values(loader()) == [7]
+    assert not stuck.go_on.is_set()
+
+
+def test_a_reset_returns_while_the_generator_waits(stuck: Stuck, exe: fluid.Executor) -> None:
+    reader = layers.py_reader(2, [(-1, 1)], ["float32"], name="stuck")
+    out = layers.scale(layers.read_file(reader), 1.0)
+    reader.decorate_batch_generator(stuck)
+    exe.run(fluid.default_startup_program())
+    reader.start()
+    exe.run(fetch_list=[out])
+    assert stuck.asked.wait(60)
+    with pytest.warns(RuntimeWarning, match="py_reader 'stuck': the generator has not returned"):
+        reader.reset()
+    reader.reset()  # without waiting again
+    with pytest.raises(errors.FailedPrecondition, match="was not started"):
+        exe.run(fetch_list=[out])
+    stuck.go_on.set()
+    reader.start()
+    assert [exe.run(fetch_list=[out])[0].item() for _ in range(2)] == [1, 2]
+    with pytest.raises(fluid.core.EOFException):
+        exe.run(fetch_list=[out])
+    reader.reset()
+
+
 def test_bad_input(exe: fluid.Executor) -> None:
     x, y = variables()
     with pytest.raises(errors.InvalidArgument, match="capacity, how many batches the queue holds"):
