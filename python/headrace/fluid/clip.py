@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid._checks import check_object
 from headrace.fluid._protocols import DeclaringBlock, GradientClip
 from headrace.fluid._stored import stored
 from headrace.fluid.core import VarType
@@ -173,10 +174,9 @@ def set_gradient_clip(
         TypeMismatch: ``clip`` is no clip, or an item of ``param_list`` no parameter.
         NotFound: the program has no variable of a name.
     """
+    check_object(clip, GradientClipBase, "GradientClipByValue(1.0)", "clip.set_gradient_clip: clip")
     if not isinstance(clip, GradientClipBase):
-        raise errors.TypeMismatch(
-            f"clip.set_gradient_clip: clip must be a clip such as GradientClipByValue, got {type(clip).__name__}"
-        )
+        raise errors.TypeMismatch(f"clip.set_gradient_clip: clip must be a clip, got {clip!r}")
     root = (default_main_program() if program is None else program).global_block()
     items = root.all_parameters() if param_list is None else param_list
     parameters = [root.var(item) if isinstance(item, str) else item for item in items]

@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
+from headrace.fluid._checks import check_object
 from headrace.fluid._variable import SlotValue
 from headrace.fluid.framework import (
     Block,
@@ -300,6 +301,12 @@ class LayerHelper:
         attr = ParamAttr._to_attr(attr)
         if attr is None:
             return None
+        check_object(
+            default_initializer,
+            initializer.Initializer,
+            "Constant(0.1)",
+            f"layers.{self.layer_type}: default_initializer",
+        )
         name = attr.name
         if name is None:
             name = unique_name.generate(f"{self.name}.{'b' if is_bias else 'w'}")

@@ -10,6 +10,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
+from headrace.fluid._checks import check_object
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
 from headrace.fluid._refused import refusal
@@ -107,6 +108,8 @@ class Optimizer:
             raise errors.TypeMismatch(
                 f"the learning rate has to be a number or a Variable, got {type(learning_rate).__name__}"
             )
+        check_object(regularization, WeightDecayRegularizer, "L2Decay(0.1)", f"{type(self).__name__}: regularization")
+        check_object(grad_clip, GradientClipBase, "GradientClipByValue(1.0)", f"{type(self).__name__}: grad_clip")
         self.regularization = regularization
         self._learning_rate = learning_rate
         self._grad_clip = grad_clip
@@ -144,6 +147,7 @@ class Optimizer:
             FailedPrecondition: without ``parameter_list``, for a program from bytes that do not say how its parameters
                 are trained; or a parameter had a regularizer or clip of a class of your own, which are not stored.
         """
+        check_object(grad_clip, GradientClipBase, "GradientClipByValue(1.0)", "minimize: grad_clip")
         params_grads = self.backward(loss, startup_program, parameter_list, no_grad_set)
         return self._apply(params_grads, startup_program, grad_clip or self._grad_clip), params_grads
 

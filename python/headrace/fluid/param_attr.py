@@ -6,6 +6,7 @@ import copy
 from typing import Union
 
 from headrace import errors
+from headrace.fluid._checks import check_object
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.initializer import Initializer
 from headrace.fluid.regularizer import WeightDecayRegularizer
@@ -36,11 +37,9 @@ class ParamAttr:
         gradient_clip: GradientClipBase | None = None,
         do_model_average: bool = True,
     ) -> None:
-        if gradient_clip is not None and not isinstance(gradient_clip, GradientClipBase):
-            raise errors.TypeMismatch(
-                "ParamAttr: gradient_clip must be a clip such as GradientClipByValue, got "
-                f"{type(gradient_clip).__name__}"
-            )
+        check_object(initializer, Initializer, "Constant(0.1)", "ParamAttr: initializer")
+        check_object(regularizer, WeightDecayRegularizer, "L2Decay(0.1)", "ParamAttr: regularizer")
+        check_object(gradient_clip, GradientClipBase, "GradientClipByValue(1.0)", "ParamAttr: gradient_clip")
         self.name = name
         self.initializer = initializer
         self.learning_rate = learning_rate
@@ -72,6 +71,7 @@ class ParamAttr:
             return ParamAttr(regularizer=value)
         raise errors.TypeMismatch(
             f"a ParamAttr, a name, an initializer, a regularizer or a bool was expected, got {value!r}"
+            + (": create an object of that class" if isinstance(value, type) else "")
         )
 
     def __repr__(self) -> str:

@@ -315,13 +315,49 @@ def test_a_clip_without_a_sensible_limit_is_refused(limit: float) -> None:
         fluid.clip.GradientClipByGlobalNorm(limit)
 
 
+def test_a_class_or_a_number_in_the_place_of_an_object_is_refused() -> None:
+    x, loss = fluid.layers.data("x", [1]), fluid.layers.create_parameter([1], "float32", "w")
+    clip, decay, xavier = fluid.clip.GradientClipByValue, fluid.regularizer.L2Decay, fluid.initializer.Xavier
+    for give, message in (
+        (lambda: fluid.ParamAttr(initializer=xavier), r"ParamAttr: initializer is the class XavierInitializer: create"),
+        (lambda: fluid.ParamAttr(initializer=0.1), r"ParamAttr: initializer .* such as Constant\(0.1\), got 0.1"),
+        (lambda: fluid.ParamAttr(regularizer=decay), r"ParamAttr: regularizer is the class L2DecayRegularizer"),
+        (lambda: fluid.ParamAttr(gradient_clip=clip), r"ParamAttr: gradient_clip is the class GradientClipByValue"),
+        (lambda: fluid.layers.fc(x, 1, param_attr=xavier), r"an initializer, .*Xavier.*: create an object"),
+        (lambda: fluid.layers.create_parameter([1], "float32", default_initializer=xavier), r"default_initializer is"),
+        (lambda: fluid.optimizer.SGD(0.1, regularization=0.1), r"SGD.*: regularization .*L2Decay\(0.1\), got 0.1"),
+        (lambda: fluid.optimizer.SGD(0.1, regularization=decay), r"SGD.*: regularization is the class L2Decay"),
+        (
+            lambda: fluid.optimizer.SGD(0.1, grad_clip=1.0),
+            r"SGD.*: grad_clip must .* GradientClipByValue\(1.0\), got 1.0",
+        ),
+        (lambda: fluid.optimizer.SGD(0.1).minimize(loss, grad_clip=clip), r"minimize: grad_clip is the class"),
+        (lambda: fluid.clip.set_gradient_clip(clip), r"set_gradient_clip: clip is the class GradientClipByValue"),
+        (lambda: fluid.clip.set_gradient_clip(None), r"set_gradient_clip: clip must be a clip, got None"),
+    ):
+        with pytest.raises(errors.TypeMismatch, match=message):
+            give()
+
+
+def test_a_function_may_take_the_place_of_an_initializer_or_clip(exe: fluid.Executor) -> None:
+    def sevens(var: Variable, block: Block) -> fluid.framework.Operator:
+        return fluid.initializer.Constant(7.0)(var, block)
+
+    weight = fluid.layers.create_parameter([1], "float32", attr=fluid.ParamAttr("w", sevens))
+    fluid.optimizer.SGD(1.0, grad_clip=lambda pairs: [(w, fluid.layers.scale(g, 0.5)) for w, g in pairs]).minimize(
+        fluid.layers.mean(weight)
+    )
+    exe.run(fluid.default_startup_program())
+    assert exe.run(fetch_list=[weight])[0].item() == 6.5
+
+
 def test_what_is_no_clip_is_refused() -> None:
     fluid.layers.create_parameter([1], "float32", "w")
     x = fluid.layers.data("x", [1])
     clip = fluid.clip.GradientClipByValue(1.0)
-    with pytest.raises(errors.TypeMismatch, match=r"ParamAttr: gradient_clip.*float"):
+    with pytest.raises(errors.TypeMismatch, match=r"ParamAttr: gradient_clip.*1\.0"):
         fluid.ParamAttr(gradient_clip=1.0)
-    with pytest.raises(errors.TypeMismatch, match=r"set_gradient_clip: clip.*float"):
+    with pytest.raises(errors.TypeMismatch, match=r"set_gradient_clip: clip.*1\.0"):
         fluid.clip.set_gradient_clip(1.0)
     with pytest.raises(errors.TypeMismatch, match="variable 'x'"):
         fluid.clip.set_gradient_clip(clip, [x])
