@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
@@ -96,13 +97,23 @@ def is_parameter(var: Variable) -> bool:
 
 
 def _select(
-    program: AnyProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None
+    given: AnyProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None, done: str
 ) -> list[Variable]:
-    program = program_of(program)
+    """The variables to save or load; warns that nothing is ``done`` if there are none."""
+    program, predicate = program_of(given), predicate or is_persistable
     if vars is not None:
         block = program.global_block()
-        return [block.var(item) if isinstance(item, str) else item for item in vars]
-    return [var for var in program.list_vars() if (predicate or is_persistable)(var)]
+        selected = [block.var(item) if isinstance(item, str) else item for item in vars]
+    else:
+        selected = [var for var in program.list_vars() if predicate(var)]
+    if not selected:
+        kinds: dict[Predicate, str] = {is_parameter: "parameters", is_persistable: "persistable variables"}
+        missing = kinds.get(predicate, "variables for which predicate holds")
+        reason = f"the program has no {missing}" if vars is None else "vars is empty"
+        is_default = vars is None and given is None
+        hint = "; if the network was built under program_guard, pass main_program" if is_default else ""
+        warn(f"{reason}: nothing is {done}{hint}", UserWarning)
+    return selected
 
 
 def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
@@ -135,7 +146,7 @@ def save_vars(
     filename: str | None = None,
     scope: Scope | None = None,
 ) -> None:
-    """Saves values from the scope, with their LoDs.
+    """Saves values from the scope, with their LoDs. Warns if there is no variable to save.
 
     Args:
         dirname: a folder, which is made if need be.
@@ -149,7 +160,10 @@ def save_vars(
         IoError: a file cannot be written; then all are as before.
     """
     check_executor(executor)
-    values = values_of(_select(main_program, vars, predicate), global_scope() if scope is None else scope)
+    selected = _select(main_program, vars, predicate, "saved")
+    if not selected:
+        return
+    values = values_of(selected, global_scope() if scope is None else scope)
     folder, filename = _split(dirname, filename)
     core.replace_files(folder, _files_of(values, filename))
 
@@ -172,7 +186,8 @@ def load_vars(
     scope: Scope | None = None,
 ) -> None:
     """Loads the files of ``save_vars`` into the scope. Same arguments. Either all variables are loaded or, on an
-    error, none. Fluid's files lack the counters of random operators, which stay as they are then.
+    error, none. Warns if there is no variable to load. Fluid's files lack the counters of random operators, which stay
+    as they are then.
 
     Raises:
         NotFound: there is no file, or no value for a variable.
@@ -181,7 +196,7 @@ def load_vars(
     """
     check_executor(executor)
     scope = global_scope() if scope is None else scope
-    selected = _select(main_program, vars, predicate)
+    selected = _select(main_program, vars, predicate, "loaded")
     folder, filename = _split(dirname, filename)
     with core.FileSetLock(folder):
         values = _read(folder, filename, selected)

@@ -612,3 +612,30 @@ def test_a_model_can_be_saved_without_parameters(exe: fluid.Executor, tmp_path: 
     assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / name).read_bytes()
     with pytest.raises(errors.Unimplemented, match="pserver_endpoints"):
         fluid.io.load_inference_model(str(tmp_path), exe, pserver_endpoints=["127.0.0.1:1"])
+
+
+@pytest.mark.parametrize("filename", [None, "all"])
+def test_a_program_without_variables_to_save_or_load_is_warned_about(
+    exe: fluid.Executor, tmp_path: Path, filename: str | None
+) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        fluid.layers.fc(fluid.data("x", [None, 4]), 3)
+    folder, empty = str(tmp_path / "folder"), fluid.Program()
+    of_default = "nothing is {}; if the network was built under program_guard, pass main_program$"
+    with pytest.warns(UserWarning, match="the program has no persistable variables: " + of_default.format("saved")):
+        fluid.io.save_persistables(exe, folder, filename=filename)
+    with pytest.warns(UserWarning, match="the program has no parameters: " + of_default.format("saved")):
+        fluid.io.save_params(exe, folder, filename=filename)
+    with pytest.warns(UserWarning, match="the program has no persistable variables: nothing is saved$"):
+        fluid.io.save_persistables(exe, folder, empty, filename=filename)
+    with pytest.warns(UserWarning, match="the program has no variables for which predicate holds: nothing is saved$"):
+        fluid.io.save_vars(exe, folder, empty, predicate=lambda var: False, filename=filename)
+    with pytest.warns(UserWarning, match="vars is empty: nothing is saved$"):
+        fluid.io.save_vars(exe, folder, vars=[], filename=filename)
+    assert not os.path.exists(folder)
+    with pytest.warns(UserWarning, match="the program has no persistable variables: " + of_default.format("loaded")):
+        fluid.io.load_persistables(exe, folder)
+    with pytest.warns(UserWarning, match="the program has no parameters: nothing is loaded$"):
+        fluid.io.load_params(exe, folder, empty)
+    with pytest.warns(UserWarning, match="vars is empty: nothing is loaded$"):
+        fluid.io.load_vars(exe, folder, vars=[])
