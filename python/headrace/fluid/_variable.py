@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Union
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar, Union
 
 import numpy as np
 
@@ -340,6 +340,36 @@ class Variable:
                 f"variable, write 'is not None'; to compare variables themselves, use 'is' or names, not '==' or 'in'"
             )
         return True
+
+    def _refuse_value(self) -> NoReturn:
+        raise errors.TypeMismatch(
+            f"variable '{self.name}' has no value while the program is being built: fetch it from a run, "
+            f"executor.run(fetch_list=[variable])"
+        )
+
+    # What asks for the value, each with Python's or NumPy's arguments. Without them, NumPy makes an array of objects.
+
+    def __float__(self) -> float:
+        self._refuse_value()
+
+    def __int__(self) -> int:
+        self._refuse_value()
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        self._refuse_value()
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._refuse_value()
+        return str(self)
+
+    def numpy(self) -> np.ndarray:
+        """Raises TypeMismatch: a run gives the value."""
+        self._refuse_value()
+
+    def item(self, *index: int) -> Any:
+        """Raises TypeMismatch: a run gives the value."""
+        self._refuse_value()
 
 
 #: The other side of an arithmetic operator.

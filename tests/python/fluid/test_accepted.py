@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import operator
 from typing import Any
 
@@ -41,6 +43,33 @@ def test_what_only_a_run_knows_does_not_choose_while_a_program_is_built(compared
     for ask in (bool, lambda v: v and x, lambda v: not v):
         with pytest.raises(errors.TypeMismatch, match=rf"'{fact.name}' has no value.*layers\.cond"):
             ask(fact)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        float,
+        int,
+        math.sqrt,
+        np.mean,
+        np.asarray,
+        lambda v: np.array([1.0, v]),
+        "{:.3f}".format,
+        lambda v: v.numpy(),
+        lambda v: v.item(),
+    ],
+)
+def test_a_variable_is_no_number_while_a_program_is_built(use: Any) -> None:
+    loss = layers.mean(fluid.data("x", [None, 3]))
+    with pytest.raises(errors.TypeMismatch, match=rf"'{loss.name}' has no value while .*run\(fetch_list="):
+        use(loss)
+
+
+def test_a_variable_can_be_shown_and_copied() -> None:
+    x = fluid.data("x", [None, 3])
+    assert f"{x}" == "{}".format(x) == str(x) == repr(x)  # noqa: UP032
+    assert copy.copy(x).name == "x"
+    assert (np.float32(2) * x).shape == (-1, 3)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
