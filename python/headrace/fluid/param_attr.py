@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Union
 
+import numpy as np
+
 from headrace import errors
 from headrace.fluid._checks import check_object
 from headrace.fluid.clip import GradientClipBase
@@ -40,6 +42,10 @@ class ParamAttr:
         check_object(initializer, Initializer, "Constant(0.1)", "ParamAttr: initializer")
         check_object(regularizer, WeightDecayRegularizer, "L2Decay(0.1)", "ParamAttr: regularizer")
         check_object(gradient_clip, GradientClipBase, "GradientClipByValue(1.0)", "ParamAttr: gradient_clip")
+        if isinstance(learning_rate, bool) or not isinstance(learning_rate, (int, float, np.number)):
+            raise errors.TypeMismatch(f"ParamAttr: learning_rate must be a number, got {learning_rate!r}")
+        if not (isinstance(trainable, (int, np.bool_)) and trainable in (0, 1)):
+            raise errors.TypeMismatch(f"ParamAttr: trainable must be True or False, got {trainable!r}")
         self.name = name
         self.initializer = initializer
         self.learning_rate = learning_rate

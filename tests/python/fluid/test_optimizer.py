@@ -315,6 +315,20 @@ def test_a_clip_without_a_sensible_limit_is_refused(limit: float) -> None:
         fluid.clip.GradientClipByGlobalNorm(limit)
 
 
+def test_what_is_no_number_or_flag_is_refused_by_a_param_attr() -> None:
+    for rate in ("0.1", None, True):
+        with pytest.raises(errors.TypeMismatch, match=f"ParamAttr: learning_rate must be a number, got {rate!r}"):
+            fluid.ParamAttr(learning_rate=rate)
+    for trainable in ("no", None, 2):
+        with pytest.raises(errors.TypeMismatch, match=f"ParamAttr: trainable must be True or False, got {trainable!r}"):
+            fluid.ParamAttr(trainable=trainable)
+    for rate, trainable in ((2, 0), (np.float32(0.5), np.False_), (np.int64(1), 1)):
+        attr = fluid.ParamAttr(learning_rate=rate, trainable=trainable)
+        parameter = fluid.layers.create_parameter([1], "float32", attr=attr)
+        assert parameter.trainable is bool(trainable)
+        assert parameter.optimize_attr["learning_rate"] == rate
+
+
 def test_a_class_or_a_number_in_the_place_of_an_object_is_refused() -> None:
     x, loss = fluid.layers.data("x", [1]), fluid.layers.create_parameter([1], "float32", "w")
     clip, decay, xavier = fluid.clip.GradientClipByValue, fluid.regularizer.L2Decay, fluid.initializer.Xavier
