@@ -165,6 +165,10 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise errors.TypeMismatch(f"minimize: the loss has to be a Variable, got {type(loss).__name__}")
         program = loss.block.program
+        if isinstance(parameter_list, (str, Variable)):
+            raise errors.TypeMismatch(
+                f"minimize: parameter_list has to be a list of variables or of their names, got {parameter_list!r}"
+            )
         if parameter_list is not None:
             for item in parameter_list:
                 _make_parameter(program, item)
@@ -316,9 +320,18 @@ def _may_be_parameter(variable: Variable) -> bool:
 
 
 def _make_parameter(program: Program, item: Variable | str) -> None:
-    """Has ``item`` be a Parameter. InvalidArgument if it cannot be trained."""
+    """Has ``item`` be a Parameter. NotFound, InvalidArgument or TypeMismatch if it cannot be trained."""
     root = program.global_block()
-    variable = root.var(item.name if isinstance(item, Variable) else item)
+    name = item.name if isinstance(item, Variable) else item
+    if not isinstance(name, str):
+        raise errors.TypeMismatch(f"minimize: parameter_list takes variables or their names, got {item!r}")
+    if not root.has_var(name):
+        known = [parameter.name for parameter in root.all_parameters()]
+        raise errors.NotFound(
+            f"minimize: parameter_list names '{name}', which the program does not declare; its parameters are "
+            f"{', '.join(known[:5]) or 'none'}{', …' if len(known) > 5 else ''}"
+        )
+    variable = root.var(name)
     if isinstance(variable, Parameter):
         return
     if not variable.persistable or variable.stop_gradient:

@@ -121,8 +121,17 @@ def test_a_list_of_nothing_but_parameters_without_gradient_is_refused() -> None:
     loss = layers.mean(layers.batch_norm(layers.fc(fluid.data("x", [None, 4]), 4)))
     with pytest.raises(errors.InvalidArgument, match=r"none of the parameters.*batch_norm_0\.w_1"):
         fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["batch_norm_0.w_1"])
-    with pytest.raises(errors.NotFound, match="nobody"):
-        fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["fc_0.w_0", "nobody"])
+
+
+def test_a_list_with_what_is_no_variable_of_the_program_is_refused() -> None:
+    loss = layers.mean(layers.fc(fluid.data("x", [None, 4]), 4))
+    for given, error, message in (
+        (["fc_0.w_0", "w"], errors.NotFound, "parameter_list names 'w', .* its parameters are fc_0.w_0, fc_0.b_0$"),
+        ([3], errors.TypeMismatch, "parameter_list takes variables or their names, got 3"),
+        ("fc_0.w_0", errors.TypeMismatch, "parameter_list has to be a list .*, got 'fc_0.w_0'"),
+    ):
+        with pytest.raises(error, match=f"minimize: {message}"):
+            fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=given)
 
 
 @pytest.mark.parametrize("shape", [(-256, 1), (None, 1), (-1, 1)])
