@@ -1,12 +1,19 @@
-"""Checks of arguments that several modules take."""
+"""Checks of arguments that several modules take, and words for their errors."""
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 from headrace import errors
 
-__all__ = ["check_object"]
+__all__ = ["check_object", "counted"]
+
+
+def counted(number: int | Sized, noun: str) -> str:
+    """How many there are: "1 level", "2 levels"."""
+    number = number if isinstance(number, int) else len(number)
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def check_object(value: Any, base: type, example: str, what: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._checks import counted
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program
@@ -47,7 +48,7 @@ class _Column:
             return
         if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
             raise errors.TypeMismatch(
-                f"variable '{self.name}' has {self.lod_level} levels of sequences, but "
+                f"variable '{self.name}' has {counted(self.lod_level, 'level')} of sequences, but "
                 f"sample {index} has a value of type {type(value).__name__} at level {level}, not a sequence"
             )
         lengths[level].append(len(value))

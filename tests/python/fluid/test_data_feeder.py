@@ -150,6 +150,11 @@ def test_a_sample_without_the_sequences_that_the_lod_wants_is_refused() -> None:
         feeder([1], "int64", 2).feed([([1, 2],)])
 
 
+def test_a_value_in_the_place_of_a_sequence_is_refused() -> None:
+    with pytest.raises(TypeError, match="'x' has 1 level of sequences, but sample 0 has a value of type int"):
+        feeder([1], "int64", 1).feed([(3,)])
+
+
 def test_an_item_of_a_sequence_is_one_row() -> None:
     with pytest.raises(ValueError, match=r"shape \[2\].*sample 0 has \[3, 2\]"):
         feeder([2], "float32", 1).feed([([np.ones((3, 2))],)])

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import core, unique_name
+from headrace.fluid._checks import counted
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
@@ -126,6 +127,10 @@ def create_py_reader_by_data(
     )
 
 
+def _counts(shapes: Sequence[Any], dtypes: Sequence[Any], lod_levels: Sequence[Any]) -> str:
+    return f"{counted(shapes, 'shape')}, {counted(dtypes, 'dtype')} and {counted(lod_levels, 'LoD level')}"
+
+
 def _has_queue(scope: core.Scope, base: str) -> bool:
     existing = scope.find_var(f"{base}.queue")
     return existing is not None and existing.is_initialized()
@@ -154,8 +159,7 @@ def _py_reader(
         lod_levels = [0] * len(shapes)
     if not shapes or not len(shapes) == len(dtypes) == len(lod_levels):
         raise errors.InvalidArgument(
-            f"a py_reader needs a dtype and a LoD level for each shape, "
-            f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
+            f"a py_reader needs a dtype and a LoD level for each shape, got {_counts(shapes, dtypes, lod_levels)}"
         )
     specs = [
         (_dims(shape), int(core.convert_dtype(dtype)), int(lod_level))
@@ -324,7 +328,7 @@ def _file_reader(
     if not len(shapes) == len(dtypes) == len(lod_levels):
         raise errors.InvalidArgument(
             f"layers.{op_type}: a dtype and a LoD level are needed for each shape, "
-            f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
+            f"got {_counts(shapes, dtypes, lod_levels)}"
         )
     specs = [
         (_dims(shape), int(core.convert_dtype(dtype)), int(level))
