@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace import errors
+from headrace.fluid._checks import counted
 from headrace.fluid.core import CPUPlace, LoDTensor
 
 __all__ = ["create_lod_tensor", "create_random_int_lodtensor"]
@@ -24,23 +26,48 @@ def create_lod_tensor(
         recursive_seq_lens: lengths of the sequences, the outermost level first.
 
     Raises:
+        TypeMismatch: ``recursive_seq_lens`` is no list of levels.
         InvalidArgument: the lengths do not fit the data, or a list has something else than numbers.
     """
+    levels = _levels(recursive_seq_lens)
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
     if isinstance(data, list):
         lengths = [len(sequence) for sequence in data]
-        if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
+        if not levels or levels[-1] != lengths:
             raise errors.InvalidArgument(
                 f"the sequences have the lengths {lengths}, but the last level of recursive_seq_lens is "
-                f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'missing'}"
+                f"{levels[-1] if levels else 'missing'}{_hint(levels, sum(lengths))}"
             )
         filled = [_rows(sequence, index) for index, sequence in enumerate(data) if len(sequence)]
         data = np.concatenate(filled) if filled else np.zeros((0, 1), np.int64)
     tensor = LoDTensor()
     tensor.set(data, place)
-    tensor.set_recursive_sequence_lengths([list(level) for level in recursive_seq_lens])
+    rows = tensor.shape()[0] if levels and tensor.shape() else 0
+    if levels and sum(levels[-1]) != rows:
+        raise errors.InvalidArgument(
+            f"the lengths {levels[-1]} of recursive_seq_lens add up to {sum(levels[-1])}, but there are "
+            f"{counted(rows, 'row')}{_hint(levels, rows)}"
+        )
+    tensor.set_recursive_sequence_lengths(levels)
     return tensor
+
+
+def _levels(recursive_seq_lens: Any) -> list[list[int]]:
+    try:
+        return [[operator.index(length) for length in level] for level in recursive_seq_lens]
+    except TypeError:
+        raise errors.TypeMismatch(
+            f"recursive_seq_lens is a list of levels, each a list of the lengths of its sequences, such as [[2, 3]]; "
+            f"got {recursive_seq_lens!r}"
+        ) from None
+
+
+def _hint(levels: list[list[int]], rows: int) -> str:
+    """For lengths that look like the offsets of ``rows``."""
+    offsets = levels[-1] if levels else []
+    is_offsets = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == rows
+    return ": give lengths, not offsets" if is_offsets else ""
 
 
 def _rows(sequence: Any, index: int) -> np.ndarray:
@@ -65,8 +92,9 @@ def create_random_int_lodtensor(
     high: int,
 ) -> LoDTensor:
     """A LoDTensor of int64 drawn from [low, high], both included, with rows of ``base_shape``."""
-    if not recursive_seq_lens:
+    levels = _levels(recursive_seq_lens)
+    if not levels:
         raise errors.InvalidArgument("recursive_seq_lens needs a level")
-    rows = sum(recursive_seq_lens[-1])
+    rows = sum(levels[-1])
     data = np.random.randint(low, high + 1, size=[rows, *base_shape], dtype=np.int64)
     return create_lod_tensor(data, recursive_seq_lens, place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -195,6 +196,17 @@ def test_create_lod_tensor_from_lists_arrays_and_tensors() -> None:
     for wrong in (["3", "4"], ["a", "b"], [2**64, 0], [None, 0], [[1], [2, 3]]):
         with pytest.raises(errors.InvalidArgument, match=r"sequence 1 of data is \[.*expected a list of numbers"):
             fluid.create_lod_tensor([[3], wrong], [[1, 2]])
+    for levels in ([2, 3], None, [["a"]], [[2.0, 3.0]]):
+        message = rf"recursive_seq_lens is a list of levels, .* such as \[\[2, 3\]\]; got {re.escape(repr(levels))}"
+        with pytest.raises(errors.TypeMismatch, match=message):
+            fluid.create_lod_tensor(np.zeros((5, 1)), levels)
+        with pytest.raises(errors.TypeMismatch, match=message):
+            fluid.create_random_int_lodtensor(levels, [1], None, 0, 1)
+    for data in (np.zeros((5, 1)), [[1, 2], [3, 4, 5]]):
+        with pytest.raises(errors.InvalidArgument, match=r"lengths.*\[0, 2, 5\].*: give lengths, not offsets$"):
+            fluid.create_lod_tensor(data, [[0, 2, 5]])
+    with pytest.raises(errors.InvalidArgument, match=r"the lengths \[2, 2\] .* add up to 4, but there are 5 rows$"):
+        fluid.create_lod_tensor(np.zeros((5, 1)), [[2, 2]])
     drawn = fluid.create_random_int_lodtensor([[2, 3]], [4], fluid.CPUPlace(), 1, 3)
     assert drawn.shape() == [5, 4]
     assert set(np.unique(np.asarray(drawn))) <= {1, 2, 3}
