@@ -62,6 +62,7 @@ __all__ = [
     "VarDesc",
     "VarType",
     "append_backward",
+    "as_float",
     "convert_dtype",
     "dtype_name",
     "exact_float",
@@ -164,9 +165,19 @@ def is_same(integers: np.ndarray, given: np.ndarray) -> bool:
     return given.dtype.kind not in "fiuc" or np.array_equal(integers, given)
 
 
+def as_float(value: Any, what: str) -> float:
+    """``value``, which errors call ``what``, as a float. TypeMismatch if it is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise errors.TypeMismatch(f"{what} has to be a number, got {value!r}") from None
+
+
 def exact_float(value: Any, what: str) -> float:
-    """``value`` as the double that an attribute holds. InvalidArgument for an integer that it would be rounded."""
-    number = float(value)
+    """``value`` as the double that an attribute holds. TypeMismatch if it is no number, InvalidArgument for an integer
+    that would be rounded.
+    """
+    number = as_float(value, what)
     if isinstance(value, (int, np.integer)) and int(number) != int(value):
         raise errors.InvalidArgument(
             f"{what} {value} cannot be represented exactly by an attribute, which is a double: use "

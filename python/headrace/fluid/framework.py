@@ -155,8 +155,9 @@ class Block:
             if value is None:
                 continue
             if exists and key in ("kind", "shape", "dtype", "lod_level") and getattr(desc, key) != value:
+                shown = {"kind": lambda kind: VarType(kind).name, "dtype": core.dtype_name}.get(key, str)
                 raise errors.AlreadyExists(
-                    f"variable '{name}' is already declared with {key} {getattr(desc, key)}, not {value}"
+                    f"variable '{name}' is already declared with {key} {shown(getattr(desc, key))}, not {shown(value)}"
                 )
             setattr(desc, key, value)
         variable = Variable(self, name)
@@ -560,9 +561,15 @@ class Program:
         """The program that ``serialize_to_string`` (of the program or of its ``desc``) wrote.
 
         Raises:
+            TypeMismatch: it is given something else than bytes.
             DataLoss: the bytes are no program.
             NotFound: the program uses an operator or a variable that does not exist.
         """
+        if not isinstance(binary_str, bytes):
+            raise errors.TypeMismatch(
+                f"Program.parse_from_string: expected bytes, from serialize_to_string or a file that is opened with "
+                f"'rb', got {type(binary_str).__name__}"
+            )
         program = Program.__new__(Program)
         program._start(core.ProgramDesc.parse_from_string(binary_str))
         return program

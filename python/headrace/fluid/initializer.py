@@ -90,7 +90,11 @@ class ConstantInitializer(Initializer):
         self.value = value
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), "value": core.exact_float(self.value, "value")}
+        attrs = {
+            "shape": list(var.shape),
+            "dtype": int(var.dtype),
+            "value": core.exact_float(self.value, "initializer.Constant: value"),
+        }
         return block.append_op("fill_constant", outputs={"Out": var}, attrs=attrs)
 
 

@@ -38,6 +38,15 @@ __all__ = [
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
 
+#: Initializers that draw floating-point numbers.
+_RANDOM = (
+    initializer.MSRA,
+    initializer.Normal,
+    initializer.TruncatedNormal,
+    initializer.Uniform,
+    initializer.Xavier,
+)
+
 #: Stands for the layer's own argument.
 _LAYERS_OWN: Any = object()
 
@@ -325,6 +334,12 @@ class LayerHelper:
         init = attr.initializer or default_initializer
         if init is None:
             init = initializer.Constant(0.0) if is_bias else initializer.Xavier()
+        element = core.dtype_name(dtype)
+        if isinstance(init, _RANDOM) and element not in ("float32", "float64"):
+            raise errors.TypeMismatch(
+                f"layers.{self.layer_type}: the parameter '{name}' would be {element}, expected float32 or float64: "
+                f"convert the input with layers.cast, or look ids up with layers.embedding"
+            )
         parameter = root.create_parameter(
             shape,
             dtype,

@@ -141,10 +141,14 @@ def test_an_endless_loop_ends_with_ctrl_c(exe: fluid.Executor) -> None:
 
 def test_misuse_is_refused() -> None:
     i = number(0)
-    with pytest.raises(TypeError, match="must be a bool"):
+    with pytest.raises(TypeError, match="must be a bool, got int64"):
         layers.While(i)
     with pytest.raises(TypeError, match="single bool"):
         layers.While(layers.less_than(layers.zeros([2], "int64"), layers.ones([2], "int64")))
+    with pytest.raises(errors.TypeMismatch, match=r"layers\.array_read: i has to be a Variable, got int"):
+        layers.array_read(layers.create_array("float32"), 0)
+    with pytest.raises(errors.TypeMismatch, match=r"layers\.array_write: i has to be a Variable, got int"):
+        layers.array_write(i, 0)
     cond = layers.less_than(i, number(1))
     with pytest.raises(errors.InvalidArgument, match="never end"), layers.While(cond).block():
         layers.increment(i)

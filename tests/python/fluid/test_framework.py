@@ -293,6 +293,24 @@ def test_bytes_that_are_no_program_are_refused(binary: bytes) -> None:
         fluid.Program.parse_from_string(binary)
 
 
+@pytest.mark.parametrize("given", ["text", None])
+def test_a_program_is_parsed_from_bytes_only(given: object) -> None:
+    message = f"Program.parse_from_string: expected bytes, .*, got {type(given).__name__}"
+    with pytest.raises(errors.TypeMismatch, match=message):
+        fluid.Program.parse_from_string(given)
+
+
+def test_a_variable_that_is_declared_otherwise_is_refused_by_names() -> None:
+    fluid.layers.data("x", [4])
+    with pytest.raises(errors.AlreadyExists, match="'x' is already declared with dtype float32, not int64"):
+        fluid.layers.data("x", [4], dtype="int64")
+    block, array = fluid.default_main_program().global_block(), fluid.core.VarType.LOD_TENSOR_ARRAY
+    with pytest.raises(errors.AlreadyExists, match="declared with kind LOD_TENSOR, not LOD_TENSOR_ARRAY"):
+        block.create_var("x", type=array)
+    with pytest.raises(errors.AlreadyExists, match=r"declared with shape \[-1, 4\], not \[4\]"):
+        block.create_var("x", [4])
+
+
 def test_a_corrupted_program_is_refused_or_parsed_but_never_crashes() -> None:
     fed_regression()
     binary = fluid.default_main_program().serialize_to_string()

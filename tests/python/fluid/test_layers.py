@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -360,6 +361,32 @@ def test_arguments_of_the_wrong_type_are_refused(build: object) -> None:
     x = fluid.layers.data("x", [4])
     with pytest.raises(errors.TypeMismatch):
         build(x)
+
+
+def test_weights_of_integers_are_refused_by_name() -> None:
+    ids, image = fluid.layers.data("ids", [4], dtype="int64"), fluid.layers.data("image", [3, 8, 8], dtype="int32")
+    for build, message in (
+        (lambda: fluid.layers.fc(ids, 3), r"layers\.fc: the parameter 'fc_0.w_0' would be int64.*embedding"),
+        (lambda: fluid.layers.conv2d(image, 4, 3), r"layers\.conv2d: the parameter 'conv2d_0.w_0' would be int32"),
+        (lambda: fluid.layers.create_parameter([2], "int64"), r"layers\.create_parameter: .* would be int64"),
+    ):
+        with pytest.raises(errors.TypeMismatch, match=message):
+            build()
+    fluid.layers.create_parameter([2], "int64", default_initializer=fluid.initializer.Constant(1))
+
+
+@pytest.mark.parametrize("value", ["a", None, [1.0, 2.0]])
+def test_what_is_no_number_is_refused_by_the_name_of_its_layer(value: object) -> None:
+    x = fluid.layers.data("x", [1])
+    for build, what in (
+        (lambda: fluid.layers.fill_constant([1], "float32", value), "fill_constant: value"),
+        (lambda: fluid.layers.fill_constant_batch_size_like(x, [1], "float32", value), "batch_size_like: value"),
+        (lambda: fluid.layers.scale(x, value), "scale: scale"),
+        (lambda: fluid.layers.scale(x, 1.0, value), "scale: bias"),
+        (lambda: fluid.layers.increment(x, value), "increment: value"),
+    ):
+        with pytest.raises(errors.TypeMismatch, match=rf"{what} has to be a number, got {re.escape(repr(value))}"):
+            build()
 
 
 def test_an_unknown_activation_is_refused() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import unique_name
+from headrace.fluid import core, unique_name
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
@@ -179,7 +179,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
     helper = LayerHelper("array_write")
     dtype = check_variable(x, "x", "array_write").dtype
     array = _array(helper, f"{helper.name}.out", dtype) if array is None else array
-    helper.append_op({"X": x, "I": i}, {"Out": array}, type="write_to_array")
+    helper.append_op({"X": x, "I": check_variable(i, "i", "array_write")}, {"Out": array}, type="write_to_array")
     return array
 
 
@@ -187,7 +187,7 @@ def array_read(array: Variable, i: Variable) -> Variable:
     """The tensor at place ``i`` (int64 [1]) of ``array``."""
     helper = LayerHelper("array_read")
     out = helper.create_variable(check_variable(array, "array", "array_read").dtype)
-    helper.append_op({"X": array, "I": i}, {"Out": out}, type="read_from_array")
+    helper.append_op({"X": array, "I": check_variable(i, "i", "array_read")}, {"Out": out}, type="read_from_array")
     return out
 
 
@@ -295,7 +295,9 @@ def _inner_block(helper: LayerHelper, append_op: Callable[[Block], object]) -> I
 
 def _check_condition(cond: Variable, layer: str, single: bool = True) -> None:
     if check_variable(cond, "cond", layer).dtype != VarType.BOOL:
-        raise errors.TypeMismatch(f"layers.{layer}: the condition '{cond.name}' must be a bool, is {cond.dtype.name}")
+        raise errors.TypeMismatch(
+            f"layers.{layer}: the condition '{cond.name}' must be a bool, got {core.dtype_name(cond.dtype)}"
+        )
     if single and any(d not in (1, -1) for d in cond.shape):
         raise errors.TypeMismatch(
             f"layers.{layer}: the condition '{cond.name}' must be a single bool, has shape {list(cond.shape)}"

@@ -513,7 +513,12 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
     if root.has_var(name):
         return root.var(name)
     counter = helper.create_global_variable(name, [1], "int64", initializer.Constant(begin - 1))
-    root._prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": core.exact_float(step, "the step")})
+    root._prepend_op(
+        "increment",
+        {"X": counter},
+        {"Out": counter},
+        {"step": core.exact_float(step, "layers.autoincreased_step_counter: step")},
+    )
     return counter
 
 
@@ -732,11 +737,14 @@ def scale(
     Args:
         scale: may be a variable of a single floating-point number, which gets no gradient.
     """
-    inputs, attrs = {"X": x}, {"bias": core.exact_float(bias, "bias"), "bias_after_scale": bias_after_scale}
+    inputs, attrs = (
+        {"X": x},
+        {"bias": core.exact_float(bias, "layers.scale: bias"), "bias_after_scale": bias_after_scale},
+    )
     if isinstance(scale, Variable):
         inputs["ScaleTensor"] = scale
     else:
-        attrs["scale"] = core.exact_float(scale, "scale")
+        attrs["scale"] = core.exact_float(scale, "layers.scale: scale")
     return append_layer("scale", inputs, attrs, name, act, exact_name=True)
 
 

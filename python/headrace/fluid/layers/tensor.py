@@ -164,7 +164,8 @@ def fill_constant(
     helper = LayerHelper("fill_constant")
     out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
     inputs, extents = ints_argument(shape, "shape", "fill_constant", "shape", "ShapeTensor", "ShapeTensorList")
-    attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
+    attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype))}
+    attrs["value"] = core.as_float(value, "layers.fill_constant: value")
     if isinstance(value, (int, np.integer)):  # may have more digits than a float holds
         attrs["str_value"] = str(int(value))
     helper.append_op(inputs, {"Out": out}, attrs)
@@ -190,7 +191,7 @@ def fill_constant_batch_size_like(
     attrs = {
         "shape": check_shape(shape, "shape", "fill_constant_batch_size_like"),
         "dtype": int(core.convert_dtype(dtype)),
-        "value": core.exact_float(value, "value"),
+        "value": core.exact_float(value, "layers.fill_constant_batch_size_like: value"),
         "input_dim_idx": input_dim_idx,
         "output_dim_idx": output_dim_idx,
     }
@@ -326,7 +327,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     """x + value for a single element."""
     helper = LayerHelper("increment")
     out = check_variable(x, "x", "increment") if in_place else helper.create_variable(x.dtype)
-    helper.append_op({"X": x}, {"Out": out}, {"step": core.exact_float(value, "value")})
+    helper.append_op({"X": x}, {"Out": out}, {"step": core.exact_float(value, "layers.increment: value")})
     return out
 
 
