@@ -53,6 +53,7 @@ class ComposeNotAligned(ValueError):
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
     """A reader of lists of ``batch_size`` samples of ``reader``; the last one may be shorter unless ``drop_last``."""
+    _check_readers(reader)
     _positive("batch_size", batch_size)
 
     def batches() -> Iterator[list[Any]]:
@@ -70,6 +71,7 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[
 
 def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of ``reader``, shuffled (by Python's ``random``) within runs of ``buf_size``."""
+    _check_readers(reader)
     _positive("buf_size", buf_size)
 
     def shuffled() -> Iterator[Any]:
@@ -82,11 +84,13 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
     """A reader of the results of ``func``, called with one sample of each reader; it ends with the shortest."""
+    _check_readers(*readers)
     return lambda: map(func, *[reader() for reader in readers])
 
 
 def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of the first reader, then those of the second, and so on."""
+    _check_readers(*readers)
     return lambda: itertools.chain.from_iterable(reader() for reader in readers)
 
 
@@ -97,6 +101,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
         check_alignment: raise :class:`ComposeNotAligned` if one ends before another, rather than end with the
             shortest.
     """
+    _check_readers(*readers)
 
     def composed() -> Iterator[tuple[Any, ...]]:
         missing = object()
@@ -113,6 +118,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
 
 def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
     """A reader of the first ``n`` samples of ``reader``."""
+    _check_readers(reader)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise errors.InvalidArgument(f"n has to be a number of samples, got {n!r}")
     return lambda: itertools.islice(iter(reader()), n)
@@ -124,6 +130,7 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
 
     Thread-safe. If ``reader`` raises, the next call reads it again.
     """
+    _check_readers(reader)
     lock = threading.Lock()
     samples: list[tuple[Any, ...]] = []
 
@@ -151,6 +158,7 @@ class Fake:
         Raises:
             InvalidArgument: when it is read, if ``reader`` has no sample.
         """
+        _check_readers(reader)
         _positive("data_num", data_num)
 
         def fake() -> Iterator[Any]:
@@ -253,6 +261,7 @@ def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[]
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples."""
+    _check_readers(reader)
     _positive("size", size)
 
     def ahead() -> Iterator[Any]:
@@ -275,6 +284,7 @@ def xmap_readers(
         buffer_size: number of samples that may be ahead on either side of the threads.
         order: samples come in the order of ``reader``; otherwise in the order in which they are ready.
     """
+    _check_readers(reader)
     _positive("process_num", process_num)
     _positive("buffer_size", buffer_size)
 
@@ -357,6 +367,7 @@ def multiprocess_reader(
     readers = list(readers)
     if not readers:
         raise errors.InvalidArgument("multiprocess_reader needs a reader")
+    _check_readers(*readers)
     _positive("queue_size", queue_size)
 
     def read() -> Iterator[Any]:
@@ -472,6 +483,15 @@ def _decompressed(chunks: Iterable[bytes], command: str) -> Iterator[bytes]:
         raise errors.DataLoss(f"what {command!r} writes is not compressed by gzip, or is damaged: {error}") from error
     if member is not None:
         raise errors.DataLoss(f"what {command!r} writes is cut off: it ends within a compressed file")
+
+
+def _check_readers(*readers: Any) -> None:
+    for reader in readers:
+        if not callable(reader):
+            raise errors.TypeMismatch(
+                f"a reader is a function that returns an iterable, got {type(reader).__name__}"
+                + (": pass the function, without calling it" if isinstance(reader, Iterator) else "")
+            )
 
 
 def _positive(name: str, value: Any) -> None:

@@ -383,6 +383,29 @@ def test_bad_input(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda given: reader.batch(given, 2),
+        lambda given: reader.shuffle(given, 2),
+        lambda given: reader.map_readers(abs, numbers(2), given),
+        lambda given: reader.chain(numbers(2), given),
+        lambda given: reader.compose(numbers(2), given),
+        lambda given: reader.firstn(given, 2),
+        reader.cache,
+        lambda given: reader.buffered(given, 2),
+        lambda given: reader.xmap_readers(abs, given, 2, 2),
+        lambda given: reader.multiprocess_reader([numbers(2), given]),
+        lambda given: reader.Fake()(given, 2),
+    ],
+)
+def test_a_generator_in_the_place_of_a_reader_is_refused(make: Any) -> None:
+    with pytest.raises(errors.TypeMismatch, match=r"got generator: pass the function, without calling it$"):
+        make(failing(1)())
+    with pytest.raises(errors.TypeMismatch, match=r"a reader is a function that returns an iterable, got list$"):
+        make([1, 2])
+
+
 def test_threads_that_cannot_start_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, []
 
