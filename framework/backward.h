@@ -27,8 +27,9 @@ namespace headrace {
 //
 // Throws, leaving the program as it was: NotFound if the program lacks the loss or a parameter; TypeMismatch if the
 // loss is not of a floating-point type; InvalidArgument if it is not a single element, if no operator computes it, if a
-// named parameter cannot have a gradient, if a parameter is overwritten after it has been used, so that its gradient would be
-// ambiguous, or a persistable variable whose value is needed; Unimplemented if an operator on the way has no gradient.
+// named parameter cannot have a gradient, if a parameter is overwritten after it has been used, so that its gradient
+// would be ambiguous, or a persistable variable whose value is needed; Unimplemented if an operator on the way has no
+// gradient.
 HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(
     ProgramDesc* program, const std::string& loss, const std::vector<std::string>& parameters = {},
     const std::set<std::string>& no_grad = {});

@@ -29,7 +29,7 @@ HEADRACE_API std::vector<std::string> OwnArrays(const BlockDesc& block);
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
 HEADRACE_API void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
-                   std::vector<std::string>* outputs);
+                                std::vector<std::string>* outputs);
 
 class HEADRACE_API BlockRunner {
  public:
