@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import layers, unique_name
+from headrace.fluid import layers
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
@@ -73,7 +73,7 @@ class DetectionMAP:
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 
     def _name(self, suffix: str) -> str:
-        return f"{unique_name.generate(self._helper.name)}_{suffix}"
+        return self._helper._free_name(self._helper.name, suffix=f"_{suffix}")
 
     def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
         """A variable for which the startup program allocates memory: its initial contents do not count."""

@@ -131,7 +131,7 @@ class ModelAverage(_Average):
             state[what] = create_initialized_var(
                 default_main_program(),
                 default_startup_program(),
-                unique_name.generate(f"{parameter.name}_{prefix}{what}"),
+                f"{parameter.name}_{prefix}{what}",
                 parameter.shape if is_sum else [1],
                 parameter.dtype if is_sum else "int64",
                 initializer.Constant(0.0),
@@ -192,10 +192,8 @@ class ExponentialMovingAverage(_Average):
         self._decay, self._steps = float(decay), thres_steps
         prefix = name or ""
         programs = (default_main_program(), default_startup_program())
-        taken = any(program.global_block().has_var(_DECAY) for program in programs)
-        name_of_decay = unique_name.generate(_DECAY) if taken else _DECAY
         value = initializer.Constant(self._decay)
-        self._decay_now = create_initialized_var(*programs, name_of_decay, [1], "float32", value)
+        self._decay_now = create_initialized_var(*programs, _DECAY, [1], "float32", value, bare=True)
         # The remaining weight of the initial zero of the averages.
         self._rest = _state(f"{prefix}ema_rest", [1], "float32", 1.0)
         self._averages = []
@@ -228,10 +226,9 @@ class ExponentialMovingAverage(_Average):
             raise errors.FailedPrecondition("ExponentialMovingAverage: there is no average before the first update")
 
 
-def _state(name: str, shape: Sequence[int], dtype: Any, value: float) -> Variable:
-    name = unique_name.generate(name)
+def _state(key: str, shape: Sequence[int], dtype: Any, value: float) -> Variable:
     return create_initialized_var(
-        default_main_program(), default_startup_program(), name, shape, dtype, initializer.Constant(value)
+        default_main_program(), default_startup_program(), key, shape, dtype, initializer.Constant(value)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import initializer, layers, unique_name
+from headrace.fluid import initializer, layers
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.framework import OpRole, Program, Variable, default_startup_program, program_guard
 from headrace.fluid.layer_helper import create_initialized_var
@@ -40,12 +40,9 @@ class LookaheadOptimizer:
         program = loss.block.program
         startup = default_startup_program() if startup_program is None else startup_program
         block = program.global_block()
-        # Fluid's names, but for a second one, which would count with the first.
-        taken = any(p.global_block().has_var("lookahead_step") for p in (program, startup))
-        suffix = f"_{unique_name.generate('lookahead')}" if taken else ""
         with program_guard(program, startup), program._role_guard(OpRole.OPTIMIZE):
             k, alpha, step = (
-                create_initialized_var(program, startup, f"lookahead_{what}{suffix}", [1], dtype, value)
+                create_initialized_var(program, startup, f"lookahead_{what}", [1], dtype, value, bare=True)
                 for what, dtype, value in (
                     ("k", "int32", initializer.Constant(self.k)),
                     ("alpha", "float32", initializer.Constant(self.alpha)),
@@ -54,7 +51,7 @@ class LookaheadOptimizer:
             )
             layers.increment(step)
             due = layers.equal(step % k, layers.fill_constant([1], "int32", 0))
-            slow = {p: self._kept(p, f"{p.name}@SLOW{suffix}", program, startup) for p in block.all_parameters()}
+            slow = {p: self._kept(p, program, startup) for p in block.all_parameters()}
             with layers.Switch() as switch, switch.case(due):
                 for parameter, kept in slow.items():
                     part = alpha if parameter.dtype == alpha.dtype else layers.cast(alpha, parameter.dtype)
@@ -63,9 +60,11 @@ class LookaheadOptimizer:
         return result
 
     @staticmethod
-    def _kept(parameter: Variable, name: str, program: Program, startup: Program) -> Variable:
+    def _kept(parameter: Variable, program: Program, startup: Program) -> Variable:
         """Where the parameter was; in the beginning, its first value."""
-        kept = create_initialized_var(program, startup, name, parameter.shape, parameter.dtype)
+        kept = create_initialized_var(
+            program, startup, f"{parameter.name}@SLOW", parameter.shape, parameter.dtype, bare=True
+        )
         block = startup.global_block()
         block.create_var(kept.name, kept.shape, kept.dtype, persistable=True, stop_gradient=True)
         block.append_op("assign", {"X": parameter.name}, {"Out": kept.name})

@@ -1,4 +1,4 @@
-"""Protocols of clips, regularizers and blocks, for modules that those import."""
+"""Protocols of clips, regularizers, blocks and programs, for modules that those import."""
 
 from __future__ import annotations
 
@@ -40,3 +40,10 @@ class DeclaringBlock(Protocol):
     def program(self) -> Any: ...
     def create_var(self, *args: Any, **kwargs: Any) -> Any: ...
     def append_op(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class DeclaringProgram(Protocol):
+    """A ``framework.Program``, of which the names that it declares matter."""
+
+    @property
+    def blocks(self) -> Sequence[Any]: ...

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar, Union
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import core, unique_name
+from headrace.fluid import core
+from headrace.fluid._names import free_name
 from headrace.fluid._protocols import DeclaringBlock, ErrorClip, GradientClip, Regularizer
 from headrace.fluid._stored import from_attributes, to_attributes
 from headrace.fluid.core import VarType
@@ -471,19 +472,12 @@ def _append_op(
     assert isinstance(first, Variable)
     block = first.block.program.current_block()
     out: Variable = block.create_var(
-        name=_free_name(block, key),
+        name=free_name(key, block.program),
         dtype=first.dtype if dtype is None else dtype,
         stop_gradient=stop_gradient,
     )
     block.append_op(op_type, inputs, {"Out": out}, attrs)
     return out
-
-
-def _free_name(block: DeclaringBlock, key: str) -> str:
-    """The next name of ``key`` that no variable has: a program that was loaded brings temporaries of its own along."""
-    while block.desc.find_var(name := unique_name.generate(key)) is not None:
-        pass
-    return name
 
 
 def _scale(x: Variable, scale: float, bias: float) -> Variable:
@@ -499,7 +493,9 @@ def _number(like: Variable, value: float) -> Variable:
     if dtype in _INTEGERS and not float(value).is_integer():
         raise errors.TypeMismatch(f"'{like.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
     block = like.block.program.current_block()
-    out: Variable = block.create_var(name=_free_name(block, "tmp"), shape=[1], dtype=like.dtype, stop_gradient=True)
+    out: Variable = block.create_var(
+        name=free_name("tmp", block.program), shape=[1], dtype=like.dtype, stop_gradient=True
+    )
     attrs: dict[str, Any] = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
     if isinstance(value, int):
         attrs["str_value"] = str(value)  # all of its digits

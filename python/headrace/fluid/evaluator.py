@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import layers, unique_name
+from headrace.fluid import layers
 from headrace.fluid._detection_map import DetectionMAP
 from headrace.fluid.core import dtype_name
 from headrace.fluid.executor import Executor, global_scope
@@ -52,7 +52,7 @@ class Evaluator:
 
     def _create_state(self, suffix: str, dtype: str, shape: Sequence[int]) -> Variable:
         """A sum, which is 0 in the beginning."""
-        name = f"{unique_name.generate(self.helper.name)}_{suffix}"
+        name = self.helper._free_name(self.helper.name, suffix=f"_{suffix}")
         state = self.helper.create_global_variable(name, shape, dtype, Constant(0))
         self.states.append(state)
         return state

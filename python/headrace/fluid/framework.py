@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
+from headrace.fluid._names import free_name
 from headrace.fluid._protocols import ErrorClip, GradientClip, Regularizer
 from headrace.fluid._variable import GRAD_VAR_SUFFIX, Operator, Parameter, SlotValue, Variable, grad_var_name
 from headrace.fluid.core import CPUPlace, OpRole, VarType
@@ -140,7 +141,7 @@ class Block:
         Raises:
             AlreadyExists: ``name`` is declared already and differs.
         """
-        name = unique_name.generate("_generated_var") if name is None else name
+        name = free_name("_generated_var", self.program) if name is None else name
         exists = self.desc.has_var(name)
         desc = self.desc.var(name)
         given = {

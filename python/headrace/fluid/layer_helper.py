@@ -11,6 +11,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
 from headrace.fluid._checks import check_object
+from headrace.fluid._names import free_name
 from headrace.fluid._variable import SlotValue
 from headrace.fluid.framework import (
     Block,
@@ -151,6 +152,10 @@ class LayerHelper:
         """Leaves out the automatic name that Fluid gives to the step scopes of a block, so that later ones agree."""
         unique_name.generate("_generated_var")
 
+    def _free_name(self, key: str, bare: bool = False, suffix: str = "") -> str:
+        """A name for a variable of which the startup program has one, too: see ``free_name``."""
+        return free_name(key, self.main_program, self.startup_program, bare=bare, suffix=suffix)
+
     @property
     def main_program(self) -> Program:
         return default_main_program()
@@ -175,8 +180,8 @@ class LayerHelper:
         """A variable of the current block: without more than a dtype, a temporary, whose shape is what shape inference
         finds. Other arguments as of ``Block.create_var``.
         """
-        name = unique_name.generate(f"{self.name}.tmp") if name is None else name
         block = self.main_program.current_block()
+        name = free_name(f"{self.name}.tmp", block.program) if name is None else name
         return block.create_var(name=name, dtype=dtype, stop_gradient=stop_gradient, **declared)
 
     #: Fluid's names for it.
@@ -197,7 +202,7 @@ class LayerHelper:
         arguments as of ``Block.create_var``. Without a name it gets the one that programs, and files, of Fluid's have
         for it: ``_generated_var_0``, and so on.
         """
-        name = unique_name.generate("_generated_var") if name is None else name
+        name = self._free_name("_generated_var") if name is None else name
         variable = self.main_program.global_block().create_var(
             name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
         )
@@ -507,14 +512,18 @@ def append_layer(
 def create_initialized_var(
     main: Program,
     startup: Program,
-    name: str,
+    key: str,
     shape: Sequence[int],
     dtype: Any,
     init: initializer.Initializer | None = None,
+    bare: bool = False,
 ) -> Variable:
-    """A persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``."""
+    """A new persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``.
+    ``key``, ``bare``: of its name, see ``free_name``.
+    """
+    name = free_name(key, main, startup, bare=bare)
     variable = main.global_block().create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
     block = startup.global_block()
-    if init is not None and not block.has_var(name):
+    if init is not None:
         init(block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True), block)
     return variable

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
-from headrace.fluid import initializer, unique_name
+from headrace.fluid import initializer
 from headrace.fluid._checks import check_object
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
@@ -268,9 +268,8 @@ class Optimizer:
         variable = self._rates.get(program)
         if variable is None:
             value = initializer.Constant(float(self._learning_rate))
-            name = unique_name.generate("learning_rate")
             dtype = VarType.FP64 if parameter.dtype == VarType.FP64 else VarType.FP32
-            variable = create_initialized_var(program, startup, name, [1], dtype, value)
+            variable = create_initialized_var(program, startup, "learning_rate", [1], dtype, value)
             self._rates.setdefault(program, variable)
         return variable
 
@@ -297,11 +296,10 @@ class Optimizer:
     ) -> Variable:
         """The persistable variable in which the optimizer keeps ``kind`` for ``parameter``."""
         kind_name = kind if self._name is None else f"{self._name}_{kind}"
-        name = unique_name.generate(f"{parameter.name}_{kind_name}")
         variable = create_initialized_var(
             program,
             startup,
-            name,
+            f"{parameter.name}_{kind_name}",
             parameter.shape if shape is None else shape,
             parameter.dtype if dtype is None else dtype,
             initializer.Constant(value),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,57 @@ def test_programs_in_files(path: Path) -> None:
     program = fluid.Program.parse_from_string(path.read_bytes())
     again = stored(program)
     assert [op.all_attrs() for op in again.global_block().ops] == [op.all_attrs() for op in program.global_block().ops]
+
+
+RATES: dict[str, Callable[[], float | Variable]] = {
+    "number": lambda: 0.1,
+    "piecewise": lambda: layers.piecewise_decay([1], [0.1, 0.01]),
+    "exponential": lambda: layers.exponential_decay(0.1, 1, 0.5),
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_a_program_is_trained_where_it_was_not_built(rate: str, looks_ahead: bool) -> None:
+    """Elsewhere, the counters of names begin anew."""
+    count, step = layers.fill_constant([1], "int64", 3), layers.fill_constant([1], "int64", 0)
+    _, h = layers.while_loop(
+        lambda step, h: layers.less_than(step, count),
+        lambda step, h: [layers.increment(step), layers.fc(h, 4, act="tanh", param_attr="w")],
+        [step, fluid.data("x", [None, 4])],
+    )
+    network = Network(layers.reduce_mean(h) * 2.0, lambda n: {"x": np.full((2, 4), n + 1, np.float32)})
+    main, startup = fluid.default_main_program(), fluid.default_startup_program()
+    elsewhere, elsewhere_startup = stored(main), stored(startup)
+
+    def losses(main: fluid.Program, startup: fluid.Program) -> list[float]:
+        with fluid.program_guard(main, startup):
+            optimizer: Any = fluid.optimizer.SGD(RATES[rate]())
+            if looks_ahead:
+                optimizer = fluid.optimizer.LookaheadOptimizer(optimizer, k=2)
+            optimizer.minimize(main.global_block().var(network.loss.name))
+        exe, scope = fluid.Executor(), fluid.Scope()
+        exe.run(startup, scope=scope)
+        runs = [exe.run(main, network.batch(n), [network.loss.name], scope=scope) for n in range(STEPS)]
+        return [values[0].item() for values in runs]
+
+    with fluid.unique_name.guard():
+        seen = losses(elsewhere, elsewhere_startup)
+    assert len(set(seen)) == STEPS
+    assert seen == losses(main, startup)
+
+
+def test_another_optimizer_has_the_rate_that_it_was_given() -> None:
+    network = mlp()
+    fluid.optimizer.SGD(0.5).minimize(network.loss)
+    main, startup = stored(fluid.default_main_program()).clone(for_test=True), stored(fluid.default_startup_program())
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        optimizer = fluid.optimizer.SGD(0.25)
+        optimizer.minimize(main.global_block().var(network.loss.name))
+    fluid.Executor().run(startup)
+    rate = optimizer._global_learning_rate(main)
+    assert rate is not None
+    assert np.asarray(fluid.global_scope().find_var(rate.name).get_tensor()).item() == 0.25
 
 
 def test_averages_are_left_out_of_a_test() -> None:

@@ -193,3 +193,83 @@ def test_temporaries_are_numbered_as_in_fluid(case: str) -> None:
     build, names = NUMBERED[case]
     made = build()
     assert " ".join(variable.name for variable in ([made] if isinstance(made, Variable) else made)) == names
+
+
+def chosen() -> None:
+    layers.cond(layers.less_than(numbers("i", 1), numbers("n", 1)), rows, lambda: rows() * 2.0)
+
+
+def repeated(steps: int) -> None:
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        word = rnn.step_input(fluid.data("steps", [steps, 2, 4]))
+        before = rnn.memory(shape=[2, 4], batch_ref=word)
+        rnn.update_memory(before, layers.scale(word + before, 2.0))
+        rnn.step_output(before)
+    rnn()
+
+
+def ranked() -> None:
+    words = data("words", 4, lod_level=1)
+    layers.lod_tensor_to_array(words, layers.lod_rank_table(words))
+
+
+#: What else has names of its own.
+UNNUMBERED: dict[str, Callable[[], object]] = {
+    "arithmetic": lambda: rows() * 2.0 + 1.0,
+    "create_tensor": lambda: layers.create_tensor("float32"),
+    "create_global_var": lambda: layers.create_global_var([1], 0.0, "float32", persistable=True),
+    "cond": chosen,
+    "StaticRNN that is unrolled": lambda: repeated(2),
+    "StaticRNN that is not": lambda: repeated(-1),
+    "rank tables": ranked,
+    "random_crop": lambda: layers.random_crop(image(), [2, 2]),
+    "precision_recall": lambda: layers.precision_recall(rows(), data("id", 1, dtype="int64"), 4),
+    "ChunkEvaluator": lambda: fluid.evaluator.ChunkEvaluator(
+        data("tags", 1, dtype="int64", lod_level=1), data("truth", 1, dtype="int64", lod_level=1), "IOB", 2
+    ),
+    "readers": lambda: layers.read_file(layers.open_files("a", [[-1, 2]], [0], ["float32"])),
+    "py_reader": lambda: layers.read_file(layers.py_reader(2, [[-1, 2]], ["float32"])),
+}
+GENERATED: dict[str, Callable[[], object]] = {**{name: build for name, (build, _) in NUMBERED.items()}, **UNNUMBERED}
+
+
+def generated(program: fluid.Program) -> list[str]:
+    """The variables that neither users name nor programs share."""
+    variables = [variable for block in program.blocks for variable in block.vars.values()]
+    return [v.name for v in variables if not isinstance(v, fluid.framework.Parameter) and not v._is_fed_as_declared]
+
+
+@pytest.mark.parametrize("case", GENERATED)
+def test_a_loaded_program_is_built_further_with_names_of_its_own(case: str) -> None:
+    GENERATED[case]()
+    stored = [p.serialize_to_string() for p in (fluid.default_main_program(), fluid.default_startup_program())]
+    main, startup = (fluid.Program.parse_from_string(binary) for binary in stored)
+    before = [generated(main), generated(startup)]
+    assert before[0]
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        GENERATED[case]()
+    assert [len(generated(main)), len(generated(startup))] == [2 * len(names) for names in before]
+
+
+def test_programs_share_parameters_but_not_what_is_counted_or_kept_for_them(exe: fluid.Executor) -> None:
+    startup = fluid.Program()
+    rates, velocities, counts = [], [], []
+    for rate in (0.5, 0.25):
+        main = fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            share = layers.fc(rows(), 2, act="softmax")
+            counts.append(layers.auc(share, numbers("label", 3, 1))[2][2].name)
+            optimizer = fluid.optimizer.Momentum(rate, 0.9)
+            optimizer.minimize(layers.reduce_mean(share))
+        assert [parameter.name for parameter in main.all_parameters()] == ["fc_0.w_0", "fc_0.b_0"]
+        variable = optimizer._global_learning_rate(main)
+        assert variable is not None
+        rates.append(variable.name)
+        velocities.append(optimizer.get_opti_var_name_list())
+    assert rates == ["learning_rate_0", "learning_rate_1"]
+    assert [names[0] for names in velocities] == ["fc_0.w_0_velocity_0", "fc_0.w_0_velocity_1"]
+    assert len(set(counts)) == 2
+    exe.run(startup)
+    found = [fluid.global_scope().find_var(name).get_tensor() for name in rates]
+    assert [np.asarray(tensor).item() for tensor in found] == [0.5, 0.25]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 from headrace import errors
+from headrace.fluid._names import free_name
 from headrace.fluid.core import VarType, dtype_name
 from headrace.fluid.framework import Variable, default_main_program
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import check_variable
 from headrace.fluid.layers.control_flow import ConditionalBlock, While, _check_condition, equal, logical_not
 from headrace.fluid.layers.structure import flatten, map_structure, pack
 from headrace.fluid.layers.tensor import assign, cast, fill_constant
@@ -64,7 +65,7 @@ class _Result:
         """A variable of the block around the one that is being described."""
         program = default_main_program()
         with program._block_guard():
-            name = LayerHelper(self._layer).name
+            name = free_name(self._layer, program)
             return program.current_block().create_var(name, dtype=item.dtype, stop_gradient=item.stop_gradient)
 
     def value(self) -> Any:

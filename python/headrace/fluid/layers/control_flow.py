@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import core, unique_name
+from headrace.fluid import core
+from headrace.fluid._names import free_name
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
@@ -167,7 +168,11 @@ def Print(
 def create_array(dtype: Any) -> Variable:
     """A list of tensors, empty at the start of each run."""
     helper = LayerHelper("array")
-    return _array(helper, f"{helper.name}.out", dtype)
+    return _new_array(helper, dtype)
+
+
+def _new_array(helper: LayerHelper, dtype: Any) -> Variable:
+    return _array(helper, free_name(f"{helper.name}.out", helper.main_program, bare=True), dtype)
 
 
 def _array(helper: LayerHelper, name: str, dtype: Any) -> Variable:
@@ -178,7 +183,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
     """Copies ``x`` to place ``i`` (int64 [1]) of ``array``, or of a new one. Returns the array."""
     helper = LayerHelper("array_write")
     dtype = check_variable(x, "x", "array_write").dtype
-    array = _array(helper, f"{helper.name}.out", dtype) if array is None else array
+    array = _new_array(helper, dtype) if array is None else array
     helper.append_op({"X": x, "I": check_variable(i, "i", "array_write")}, {"Out": array}, type="write_to_array")
     return array
 
@@ -204,7 +209,7 @@ def lod_rank_table(x: Variable, level: int = 0) -> Variable:
     helper = LayerHelper("lod_rank_table")
     # Fluid takes a second number for the variable.
     table = helper.create_variable(
-        name=unique_name.generate("lod_rank_table"), type=VarType.LOD_RANK_TABLE, stop_gradient=True
+        name=free_name("lod_rank_table", helper.main_program), type=VarType.LOD_RANK_TABLE, stop_gradient=True
     )
     helper.append_op({"X": check_variable(x, "x", "lod_rank_table")}, {"Out": table}, {"level": level})
     return table
@@ -223,7 +228,7 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
     order of the rank table.
     """
     helper = LayerHelper("lod_tensor_to_array")
-    name = unique_name.generate("lod_tensor_to_array")  # a second number, as in Fluid
+    name = free_name("lod_tensor_to_array", helper.main_program)  # a second number, as in Fluid
     array = _array(helper, name, check_variable(x, "x", "lod_tensor_to_array").dtype)
     helper.append_op({"X": x, "RankTable": table}, {"Out": array})
     return array

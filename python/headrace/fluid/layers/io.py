@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import core, unique_name
+from headrace.fluid import core
 from headrace.fluid._checks import counted
+from headrace.fluid._names import free_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
@@ -138,10 +139,10 @@ def _has_queue(scope: core.Scope, base: str) -> bool:
 
 def _free_name(scope: core.Scope) -> str:
     """For a reader: two programs that share parameters, built in guards of unique_name, do not share readers."""
-    base = unique_name.generate("create_py_reader")
-    while _has_queue(scope, base):
-        base = unique_name.generate("create_py_reader")
-    return base
+    while True:
+        base = free_name("create_py_reader", default_startup_program(), suffix=".queue").removesuffix(".queue")
+        if not _has_queue(scope, base):
+            return base
 
 
 def _py_reader(
@@ -256,7 +257,7 @@ def random_data_generator(
     if lod_levels is not None and (len(lod_levels) != len(shapes) or any(level != 0 for level in lod_levels)):
         raise errors.Unimplemented("layers.random_data_generator: the tensors have no LoD")
     specs = [([int(d) for d in shape], int(VarType.FP32), 0) for shape in shapes]
-    name = unique_name.generate("create_random_data_generator")
+    name = free_name("create_random_data_generator", default_main_program(), default_startup_program())
     block = default_startup_program().global_block()
     block.create_var(name=name, type=VarType.READER, persistable=True)
     attrs = {"low": float(low), "high": float(high), "seed": block.program._next_seed(), **_contract(specs)}
@@ -334,7 +335,7 @@ def _file_reader(
         (_dims(shape), int(core.convert_dtype(dtype)), int(level))
         for shape, dtype, level in zip(shapes, dtypes, lod_levels)
     ]
-    name = unique_name.generate(op_type)
+    name = free_name(op_type, default_main_program(), default_startup_program())
     block = default_startup_program().global_block()
     block.create_var(name=name, type=VarType.READER, persistable=True)
     attrs = {**attrs, **_contract(specs), "need_check_feed": [0] * len(specs)}
@@ -363,8 +364,8 @@ def _decorated_reader(
     """``specs``: None: those of ``reader``."""
     if not isinstance(reader, ReaderVariable):
         raise errors.TypeMismatch(f"a reader was expected, got {reader!r}")
-    name = unique_name.generate(op_type) if name is None else name
     block = default_main_program().global_block()
+    name = free_name(op_type, block.program) if name is None else name
     if block.has_var(name):
         raise errors.AlreadyExists(f"reader '{name}': the name is taken by another variable of the program")
     decorated = _reader_in_main(name, reader.specs if specs is None else specs, reader._source)
@@ -435,7 +436,7 @@ class Preprocessor:
         if not self._sources:
             self._sources = [
                 block.create_var(
-                    unique_name.generate("preprocessor_source"), shape, dtype, lod_level=level, stop_gradient=True
+                    free_name("preprocessor_source", block.program), shape, dtype, lod_level=level, stop_gradient=True
                 )
                 for shape, dtype, level in self._underlying.specs
             ]
@@ -473,8 +474,8 @@ class Preprocessor:
 
 def _read_names(count: int) -> list[str]:
     """Names for the variables that are read from a file."""
-    base = unique_name.generate("read_file")
-    return [f"{base}.tmp_{i}" for i in range(count)]
+    first = free_name("read_file", default_main_program(), suffix=".tmp_0")
+    return [f"{first[:-1]}{i}" for i in range(count)]
 
 
 def read_file(reader: Variable) -> Any:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Union
 
 from headrace import errors
-from headrace.fluid import unique_name
-from headrace.fluid.framework import Variable, default_main_program
+from headrace.fluid._names import free_name
+from headrace.fluid.framework import Variable, default_main_program, default_startup_program
 from headrace.fluid.layers import control_flow, nn, ops, tensor
 
 __all__ = [
@@ -197,7 +197,5 @@ def linear_lr_warmup(learning_rate: Rate, warmup_steps: int, start_lr: float, en
 
 def _rate_variable(name: str) -> Variable:
     """A variable that the cases of a ``Switch`` write. Programs find it by the name that Fluid gives it."""
-    is_taken = default_main_program().global_block().has_var(name)
-    return tensor.create_global_var(
-        [1], 0.0, "float32", persistable=True, name=unique_name.generate(name) if is_taken else name
-    )
+    name = free_name(name, default_main_program(), default_startup_program(), bare=True)
+    return tensor.create_global_var([1], 0.0, "float32", persistable=True, name=name)

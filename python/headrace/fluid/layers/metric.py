@@ -225,7 +225,8 @@ def precision_recall(
     if weights is not None:
         inputs["Weights"] = check_variable(weights, "weights", "precision_recall")
     zero = initializer.Constant(0.0)
-    counts = helper.create_global_variable(f"{helper.name}.counts", [num_classes, 4], input.dtype, zero)
+    name = helper._free_name(f"{helper.name}.counts", bare=True)
+    counts = helper.create_global_variable(name, [num_classes, 4], input.dtype, zero)
     of_batch, of_all = (helper.create_variable("float64", stop_gradient=True) for _ in range(2))
     helper.append_op(
         {**inputs, "StatesInfo": counts},

@@ -124,7 +124,9 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
     if seed is None:
         seed = helper.main_program._next_seed() or int(np.random.randint(-65536, 65536))
     if isinstance(seed, int):
-        seed = helper.create_global_variable(f"{helper.name}.seed", [1], "int64", initializer.Constant(seed))
+        seed = helper.create_global_variable(
+            helper._free_name(f"{helper.name}.seed", bare=True), [1], "int64", initializer.Constant(seed)
+        )
     elif not isinstance(seed, Variable):
         raise errors.TypeMismatch(
             f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import unique_name
+from headrace.fluid._names import free_name
 from headrace.fluid.framework import EMPTY_VAR_NAME, Block, Operator, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.tensor import assign, concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
@@ -96,9 +96,7 @@ class StaticRNN:
                 f"StaticRNN.step_input: '{x.name}' has to have {wanted} in its first dimension, got {list(x.shape)}"
             )
         self._steps = max(known, steps)
-        seen = block.create_var(
-            unique_name.generate(f"{self._helper.name}.input"), x.shape[1:], x.dtype, stop_gradient=x.stop_gradient
-        )
+        seen = block.create_var(self._name("input"), x.shape[1:], x.dtype, stop_gradient=x.stop_gradient)
         self._inputs[seen.name] = x
         return seen
 
@@ -132,9 +130,7 @@ class StaticRNN:
             raise errors.InvalidArgument(
                 f"StaticRNN.memory: '{init.name}', the value for the first step, must be created before the step"
             )
-        before = block.create_var(
-            unique_name.generate(f"{self._helper.name}.memory"), init.shape, init.dtype, stop_gradient=False
-        )
+        before = block.create_var(self._name("memory"), init.shape, init.dtype, stop_gradient=False)
         self._memories[before.name] = init
         return before
 
@@ -162,6 +158,9 @@ class StaticRNN:
         if not self._results:
             raise errors.FailedPrecondition("StaticRNN: no step has been defined")
         return self._results[0] if len(self._results) == 1 else list(self._results)
+
+    def _name(self, what: str) -> str:
+        return free_name(f"{self._helper.name}.{what}", self._helper.main_program)
 
     def _current(self, method: str) -> Block:
         if self._block is None:
@@ -191,7 +190,7 @@ class StaticRNN:
                 inputs = {slot: [names.get(name, name) for name in op.input(slot)] for slot in op.input_names}
                 for name in op.output_arg_names:
                     if name in declared and name not in names:
-                        names[name] = f"{name}@{t}"
+                        names[name] = free_name(f"{name}@{t}", block.program, bare=True)
                         block.create_var(names[name], **declared[name])
                 written = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
                 block.append_op(op.type, inputs, written, op.all_attrs())
@@ -223,7 +222,7 @@ class StaticRNN:
         written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
         counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != EMPTY_VAR_NAME}
         for name, outer in counters.items():
-            before, after = (unique_name.generate(f"{self._helper.name}.state") for _ in range(2))
+            before, after = (self._name("state") for _ in range(2))
             for local in (name, before, after):
                 step.create_var(local, outer.shape, outer.dtype, stop_gradient=True)
             step._prepend_op("assign", {"X": before}, {"Out": name})
@@ -231,12 +230,12 @@ class StaticRNN:
             states[before], initial[before] = after, outer
         for memory, after in self._updates.items():
             # A state is a variable of the step, and each has one of its own.
-            name = unique_name.generate(f"{self._helper.name}.state")
+            name = self._name("state")
             states[memory] = step.create_var(name, dtype=step.var(memory).dtype).name
             step.append_op("assign", {"X": after}, {"Out": name})
         results = []
         for output in (*self._step_outputs, *(step.var(name) for name in counters)):
-            name = unique_name.generate(f"{self._helper.name}.output")
+            name = self._name("output")
             step.create_var(name, dtype=output.dtype)
             step.append_op("assign", {"X": output.name}, {"Out": name})
             shape = [self._steps, *output.shape]

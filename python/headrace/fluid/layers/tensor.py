@@ -11,7 +11,8 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
-from headrace.fluid.framework import Variable
+from headrace.fluid._names import free_name
+from headrace.fluid.framework import Variable, default_main_program
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
 from headrace.fluid.layer_helper import (
     Ints,
@@ -57,8 +58,9 @@ __all__ = [
 
 def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
     """A variable to be written to."""
-    helper = LayerHelper("create_tensor", name)
-    return helper.main_program.current_block().create_var(name=helper.name, dtype=dtype, persistable=persistable)
+    block = default_main_program().current_block()
+    name = free_name("create_tensor", block.program) if name is None else name
+    return block.create_var(name=name, dtype=dtype, persistable=persistable)
 
 
 def create_parameter(
