@@ -298,3 +298,31 @@ def test_the_number_of_steps_is_bounded(exe: fluid.Executor) -> None:
     outputs, _ = layers.dynamic_decode(CountDown(), x, max_step_num=1, by=0.5)
     (got,) = exe.run(feed={"x": np.array([3, 1], np.float32)}, fetch_list=[outputs[0]])
     np.testing.assert_array_equal(got, [[2.5, 2.0], [0.5, 0.0]])
+
+
+class Shift(layers.Decoder):
+    """Each number is the sum of the two before it. What is read next comes from the states as they were."""
+
+    def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
+        last, before = inits
+        return before, [last, before, layers.cast(last, "int64")], last < 0.0
+
+    def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
+        last, before, _ = states
+        return [last + before, inputs], [last + before, last, time], last, last < 0.0
+
+
+def test_what_a_step_reads_may_change_places(exe: fluid.Executor) -> None:
+    inits = fluid.data("one", [1]), fluid.data("zero", [1])
+    for variable in inits:
+        variable.stop_gradient = False
+    outputs, states = layers.dynamic_decode(Shift(), inits, max_step_num=5)
+    fluid.backward.append_backward(layers.reduce_sum(outputs[0][0, -1:]))
+    feed = {"one": np.ones(1, np.float32), "zero": np.zeros(1, np.float32)}
+    sums, read, after, time, *gradients = exe.run(
+        feed=feed, fetch_list=[*outputs, *states[1:], "one@GRAD", "zero@GRAD"]
+    )
+    np.testing.assert_array_equal(sums, [[1, 2, 3, 5, 8, 13]])
+    np.testing.assert_array_equal(read, [[0, 1, 1, 2, 3, 5]])
+    assert [after.item(), time.item()] == [8, 5]
+    assert [gradient.item() for gradient in gradients] == [13, 8]

@@ -234,11 +234,20 @@ def while_loop(
                 f"layers.while_loop: body has to return {len(state)} values, as many as loop_vars has, got {len(after)}"
             )
         map_structure(_check_successor, state, after)
-        # All are read before one is written: a body may exchange variables.
-        moved = map_structure(lambda old, new: new if new is old or _is_array(new) else assign(new), state, after)
-        map_structure(lambda old, new: old if new is old or _is_array(new) else assign(new, output=old), state, moved)
+        replace_all(state, after)
         assign(cond(*state), output=going)
     return state  # type: ignore[no-any-return]
+
+
+def replace_all(variables: Any, values: Any) -> None:
+    """Has the next step of a loop find ``values`` in ``variables``, of the same structure. All are read before one is
+    written: they may change places.
+    """
+    written = {variable.name for variable in flatten(variables)}
+    kept = map_structure(
+        lambda old, new: assign(new) if new.name in written and new.name != old.name else new, variables, values
+    )
+    map_structure(lambda old, new: old if new.name == old.name else assign(new, output=old), variables, kept)
 
 
 def _is_array(item: Any) -> bool:

@@ -11,6 +11,7 @@ from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 from headrace.fluid.layers import control_flow
+from headrace.fluid.layers.conditional import replace_all
 from headrace.fluid.layers.control_flow import While, array_write, less_than, logical_not, logical_or
 from headrace.fluid.layers.nn import (
     elementwise_add,
@@ -316,11 +317,8 @@ def dynamic_decode(
         for output in flatten(outputs):
             arrays.append(_outer_array(output))
             array_write(output, time, arrays[-1])
+        replace_all([states, inputs, lengths, finished], [next_states, next_inputs, counted, now_finished])
         increment(time)
-        map_structure(_replace, states, next_states)
-        map_structure(_replace, inputs, next_inputs)
-        _replace(lengths, counted)
-        _replace(finished, now_finished)
         goes_on = _unfinished(finished)
         if last is not None:
             goes_on = control_flow.logical_and(goes_on, logical_not(less_than(last, time)))
@@ -344,8 +342,3 @@ def _outer_array(like: Variable) -> Variable:
     """An array in the block around the one that is being described."""
     with LayerHelper("dynamic_decode").main_program._block_guard():
         return control_flow.create_array(like.dtype)
-
-
-def _replace(old: Variable, new: Variable) -> None:
-    """Has the next step find ``new`` in ``old``."""
-    assign(new, output=old)
