@@ -326,3 +326,23 @@ def test_what_a_step_reads_may_change_places(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(read, [[0, 1, 1, 2, 3, 5]])
     assert [after.item(), time.item()] == [8, 5]
     assert [gradient.item() for gradient in gradients] == [13, 8]
+
+
+class CountUp(layers.Decoder):
+    """Counts from 0 to what each sequence is given."""
+
+    def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
+        states = [layers.zeros_like(layers.cast(inits, dtype)) for dtype in ("float64", "int64", "int32")]
+        return inits, [*states, layers.cast(states[1], "bool")], inits <= 0.0
+
+    def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Variable]:
+        after = [state + 1 for state in states[:3]]
+        last = layers.equal(after[1], layers.cast(inputs, "int64"))
+        return after[0], [*after, last], inputs, last
+
+
+def test_states_of_any_dtype_are_kept_once_their_sequences_are_finished(exe: fluid.Executor) -> None:
+    _, states = layers.dynamic_decode(CountUp(), fluid.data("x", [None]), impute_finished=True)
+    got = exe.run(feed={"x": np.array([3, 1, 2], np.float32)}, fetch_list=states)
+    assert [str(value.dtype) for value in got] == ["float64", "int64", "int32", "bool"]
+    np.testing.assert_array_equal(got, [[3, 1, 2]] * 3 + [[1, 1, 1]])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.nn import elementwise_add, elementwise_mul, matmul, scale
@@ -14,7 +15,7 @@ from headrace.fluid.layers.rearrange import reverse, shape
 from headrace.fluid.layers.sequence import sequence_mask
 from headrace.fluid.layers.static_rnn import StaticRNN, has_declared_shape
 from headrace.fluid.layers.structure import flatten, map_structure, pack
-from headrace.fluid.layers.tensor import concat, fill_constant_batch_size_like, split, transpose
+from headrace.fluid.layers.tensor import cast, concat, fill_constant_batch_size_like, split, transpose
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell", "rnn"]
@@ -336,6 +337,9 @@ def number_of_steps(x: Variable, axis: int = 0) -> int | Variable:
 
 
 def select_rows(mask: Variable, ones: Variable, zeros: Variable) -> Variable:
-    """``ones`` in the rows where the mask is 1, ``zeros`` in those where it is 0."""
+    """``ones`` in the rows where the mask, of whatever dtype, is 1, ``zeros`` in those where it is 0."""
+    if ones.dtype == VarType.BOOL:
+        return cast(select_rows(mask, cast(ones, "int32"), cast(zeros, "int32")), "bool")
+    mask = mask if mask.dtype == ones.dtype else cast(mask, ones.dtype)
     kept = elementwise_mul(zeros, 1.0 - mask, axis=0)
     return elementwise_mul(ones, mask, axis=0) + kept
