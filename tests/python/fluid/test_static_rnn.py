@@ -8,19 +8,20 @@ import pytest
 import headrace.fluid as fluid
 from headrace import errors
 from headrace.fluid import layers
+from headrace.fluid.framework import Variable
 
 RNG = np.random.default_rng(17)
 STEPS, BATCH, WIDTH, HIDDEN = 4, 3, 2, 5
 WORDS = RNG.uniform(-1, 1, (STEPS, BATCH, WIDTH)).astype(np.float32)
 
 
-def words(stop_gradient: bool = True) -> fluid.framework.Variable:
+def words(stop_gradient: bool = True) -> Variable:
     x = fluid.data("words", [STEPS, None, WIDTH])
     x.stop_gradient = stop_gradient
     return x
 
 
-def elman(x: fluid.framework.Variable) -> fluid.framework.Variable:
+def elman(x: Variable) -> Variable:
     rnn = layers.StaticRNN()
     with rnn.step():
         word = rnn.step_input(x)
@@ -293,3 +294,38 @@ def test_what_counts_goes_from_step_to_step(exe: fluid.Executor) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-6)
     assert not np.array_equal(seen[1][0][0], seen[1][1][0])
     assert (seen[1][0][0][0] != seen[1][0][0][1]).any()
+
+
+def sequences() -> list[Variable]:
+    """Of which the steps are unrolled, and of which they are not."""
+    both = fluid.data("known", [STEPS, 2]), layers.data("unknown", [STEPS, 2], append_batch_size=False)
+    for x in both:
+        x.stop_gradient = False
+    return list(both)
+
+
+PAIRS = np.array([[1, 2], [3, -1], [0.5, 2], [-1, 1]], np.float32)
+
+
+def test_an_input_may_be_used_as_a_whole(exe: fluid.Executor) -> None:
+    outs: list[Variable] = []
+    for x in sequences():
+        zeros = layers.zeros_like(x)
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            part = rnn.step_input(x)
+            before = rnn.memory(init=zeros)
+            rnn.update_memory(before, x)
+            rnn.output(part + 1.0, x, before + 1.0)
+        outs += rnn()
+    loss = layers.sum([layers.reduce_sum(layers.square(out)) for out in outs])
+    fluid.backward.append_backward(loss)
+    feed = {"known": PAIRS, "unknown": PAIRS}
+    *got, known, unknown = exe.run(feed=feed, fetch_list=[*outs, "known@GRAD", "unknown@GRAD"])
+    wholes = np.stack([PAIRS] * STEPS)
+    for first in (0, 3):
+        np.testing.assert_array_equal(got[first], PAIRS + 1)
+        np.testing.assert_array_equal(got[first + 1], wholes)
+        np.testing.assert_array_equal(got[first + 2], wholes * np.r_[0, [1] * (STEPS - 1)][:, None, None] + 1)
+    np.testing.assert_array_equal(known, 2 * (PAIRS + 1) + 2 * STEPS * PAIRS + 2 * (STEPS - 1) * (PAIRS + 1))
+    np.testing.assert_array_equal(unknown, known)

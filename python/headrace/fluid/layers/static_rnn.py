@@ -208,7 +208,9 @@ class StaticRNN:
         program = self._helper.main_program
         block = program.current_block()
         # A variable that is used as a whole within the step keeps its name there.
-        used = {name for inner in program.blocks[step.idx :] for op in inner.ops for name in op.input_arg_names}
+        used = {*self._updates.values(), *(output.name for output in self._step_outputs)}
+        for op in (op for inner in program.blocks[step.idx :] for op in inner.ops):
+            used.update((*op.input_arg_names, *op.output_arg_names))
         sequences = {name: assign(x) if name in used else x for name, x in _by_name(self._inputs.values()).items()}
         for seen, whole in reversed(self._inputs.items()):
             name = sequences[whole.name].name
