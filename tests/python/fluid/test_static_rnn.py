@@ -329,3 +329,30 @@ def test_an_input_may_be_used_as_a_whole(exe: fluid.Executor) -> None:
         np.testing.assert_array_equal(got[first + 2], wholes * np.r_[0, [1] * (STEPS - 1)][:, None, None] + 1)
     np.testing.assert_array_equal(known, 2 * (PAIRS + 1) + 2 * STEPS * PAIRS + 2 * (STEPS - 1) * (PAIRS + 1))
     np.testing.assert_array_equal(unknown, known)
+
+
+def test_gradients_pass_through_what_the_steps_write_outside(exe: fluid.Executor) -> None:
+    losses, gradients = [], []
+    for x in sequences():
+        total = layers.assign(layers.reduce_sum(x, dim=0))
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            part = rnn.step_input(x)
+            before = total * part
+            layers.assign(layers.tanh(before), output=total)
+            rnn.output(before, total * 2.0)
+        losses.append(layers.reduce_sum(layers.concat([*rnn(), layers.unsqueeze(total * total, [0])], 0)))
+        gradients += fluid.gradients(losses[-1], x)
+    assert None not in gradients
+
+    def run(value: np.ndarray, fetched: list[Variable]) -> list[np.ndarray]:
+        return exe.run(feed={"known": value, "unknown": value}, fetch_list=fetched)
+
+    known, unknown = run(PAIRS, gradients)
+    np.testing.assert_allclose(unknown, known, rtol=1e-5)
+    for place in np.ndindex(PAIRS.shape):
+        moved = [PAIRS.copy(), PAIRS.copy()]
+        moved[0][place] += 0.01
+        moved[1][place] -= 0.01
+        high, low = (run(value, losses) for value in moved)
+        np.testing.assert_allclose((np.array(high) - low) / 0.02, np.full((2, 1), known[place]), rtol=0.01, atol=0.01)

@@ -226,7 +226,7 @@ class StaticRNN:
         for name, outer in counters.items():
             before, after = (self._name("state") for _ in range(2))
             for local in (name, before, after):
-                step.create_var(local, outer.shape, outer.dtype, stop_gradient=True)
+                step.create_var(local, outer.shape, outer.dtype, stop_gradient=outer.stop_gradient)
             step._prepend_op("assign", {"X": before}, {"Out": name})
             step.append_op("assign", {"X": name}, {"Out": after})
             states[before], initial[before] = after, outer
