@@ -356,3 +356,25 @@ def test_gradients_pass_through_what_the_steps_write_outside(exe: fluid.Executor
         moved[1][place] -= 0.01
         high, low = (run(value, losses) for value in moved)
         np.testing.assert_allclose((np.array(high) - low) / 0.02, np.full((2, 1), known[place]), rtol=0.01, atol=0.01)
+
+
+def test_a_memory_is_what_its_update_was_at_the_end_of_the_step(exe: fluid.Executor) -> None:
+    """Whatever is then written to that, or to the memory itself."""
+    outs: list[Variable] = []
+    for x in sequences():
+        total, init = layers.fill_constant([2], "float32", 0.0), layers.fill_constant([2], "float32", 1.0)
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            before, doubled, again = rnn.memory(init=total), rnn.memory(init=init), rnn.memory(init=init)
+            layers.assign(total + rnn.step_input(x), output=total)
+            layers.assign(doubled * 2.0, output=doubled)
+            rnn.update_memory(before, total)
+            rnn.update_memory(doubled, doubled)
+            rnn.update_memory(again, doubled)
+            rnn.output(before * 1.0, doubled * 1.0, again * 1.0)
+        outs += [*rnn(), init]
+    got = exe.run(feed={"known": PAIRS, "unknown": PAIRS}, fetch_list=outs)
+    sums = np.cumsum(PAIRS, 0) - PAIRS
+    powers = 2.0 ** np.arange(1, STEPS + 1)[:, None] * [[1, 1]]
+    for found, expected in zip(got, [sums, powers, powers / 2, [1, 1]] * 2):
+        np.testing.assert_array_equal(found, expected)

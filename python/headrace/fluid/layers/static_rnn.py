@@ -182,7 +182,13 @@ class StaticRNN:
             name: [squeeze(step, [0]).name for step in split(whole, self._steps, 0)]
             for name, whole in self._inputs.items()
         }
-        memories = {memory: init.name for memory, init in self._memories.items()}
+        # What each step writes again has to be copied for the next one.
+        written = {name for op in ops for name in op.output_arg_names}
+        rewritten = {name for name in written if name not in declared or name in self._memories}
+        memories = {
+            memory: init.name if rewritten.isdisjoint((memory, init.name)) else assign(init).name
+            for memory, init in self._memories.items()
+        }
         outputs: list[list[Variable]] = [[] for _ in self._step_outputs]
         for t in range(self._steps):
             names = {**memories, **{name: steps[t] for name, steps in seen.items()}}  # in the step → in the program
@@ -192,9 +198,11 @@ class StaticRNN:
                     if name in declared and name not in names:
                         names[name] = free_name(f"{name}@{t}", block.program, bare=True)
                         block.create_var(names[name], **declared[name])
-                written = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
-                block.append_op(op.type, inputs, written, op.all_attrs())
-            memories = {memory: names.get(self._updates[memory], self._updates[memory]) for memory in memories}
+                outs = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
+                block.append_op(op.type, inputs, outs, op.all_attrs())
+            for memory, after in self._updates.items():
+                name = names.get(after, after)
+                memories[memory] = assign(block._var_recursive(name)).name if after in rewritten else name
             for collected, output in zip(outputs, self._step_outputs):
                 name = names.get(output.name, output.name)
                 collected.append(unsqueeze(block._var_recursive(name), [0]))
