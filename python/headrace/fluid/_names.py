@@ -9,7 +9,7 @@ __all__ = ["free_name"]
 
 
 def free_name(key: str, *programs: DeclaringProgram, bare: bool = False, suffix: str = "") -> str:
-    """The next name of ``key`` that no block of ``programs`` declares: a program that was loaded, or built within
+    """The next name of ``key`` that none of ``programs`` has: a program that was loaded, or built within
     another guard of ``unique_name``, has names that the counters do not know of. For a variable that persists,
     ``programs`` include the one that gives it its first value.
 
@@ -18,6 +18,6 @@ def free_name(key: str, *programs: DeclaringProgram, bare: bool = False, suffix:
         suffix: follows the number.
     """
     name = f"{key if bare else unique_name.generate(key)}{suffix}"
-    while any(name in block.vars for program in programs for block in program.blocks):
+    while any(program._has_name(name) for program in programs):
         name = f"{unique_name.generate(key)}{suffix}"
     return name

@@ -45,5 +45,4 @@ class DeclaringBlock(Protocol):
 class DeclaringProgram(Protocol):
     """A ``framework.Program``, of which the names that it declares matter."""
 
-    @property
-    def blocks(self) -> Sequence[Any]: ...
+    def _has_name(self, name: str) -> bool: ...

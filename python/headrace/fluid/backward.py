@@ -9,7 +9,7 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.clip import append_error_clip_ops, error_clip_callback, find_error_clips
 from headrace.fluid.core import VarType
-from headrace.fluid.framework import Block, OpRole, Parameter, Program, Variable
+from headrace.fluid.framework import GRAD_VAR_SUFFIX, Block, OpRole, Parameter, Program, Variable
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
 
@@ -41,6 +41,7 @@ def append_backward(
     Raises:
         InvalidArgument: the loss is not a single element, a parameter is overwritten after it has been used, or
             nothing in ``parameter_list`` can have a gradient.
+        NotFound: the program has no variable of a name in ``no_grad_set``.
         FailedPrecondition: without ``parameter_list``, the program comes from bytes that do not say how its parameters
             are trained.
         Unimplemented: an operator on the way has no gradient; there are other callbacks, or checkpoints.
@@ -57,7 +58,7 @@ def append_backward(
     program = loss.block.program
     clips = find_error_clips(program) if callbacks else {}
     blocks, ops = program.num_blocks, len(program.global_block().ops)
-    no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
+    no_grad = _without_gradient(program, no_grad_set)
     others: list[str] = []
     if parameter_list is None:
         trained = trained_parameters(program)
@@ -96,6 +97,23 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
             f"or is not a tensor of a floating-point type: {', '.join(names)}"
         )
     return left
+
+
+def _without_gradient(program: Program, no_grad_set: Collection[Variable | str] | None) -> set[str]:
+    """The names of ``no_grad_set``. NotFound for one that the program does not have."""
+    names = set()
+    for item in no_grad_set or ():
+        name = item.name if isinstance(item, Variable) else item
+        if not program._has_name(name.removesuffix(GRAD_VAR_SUFFIX)):
+            raise errors.NotFound(f"no_grad_set: the program has no variable '{name}'")
+        names.update(_in_all_steps(program, name))
+    return names
+
+
+def _in_all_steps(program: Program, name: str) -> list[str]:
+    """``name``; for a variable of a step that was unrolled, those that have taken its place."""
+    copies = [] if program._declares(name) else program._unrolled.get(name, [])
+    return [inner for copy in copies for inner in _in_all_steps(program, copy)] or [name]
 
 
 def trained_parameters(program: Program) -> list[Parameter]:
@@ -157,6 +175,7 @@ def gradients(
     Raises:
         InvalidArgument: a variable is not of the root block of one program, the number or the shapes of
             ``target_gradients`` do not fit, or an input is overwritten after it has been used.
+        NotFound: the program has no variable of a name in ``no_grad_set``.
         Unimplemented: an operator on the way has no gradient. Gradients can be differentiated again, for a gradient
             penalty, say, where the gradient operators have gradients: products, convolutions, elementwise arithmetic,
             sums and means, most activations, moves of elements and ``instance_norm`` have them.
@@ -172,11 +191,11 @@ def gradients(
                     f"gradients: '{variable.name}' in {what} has to be of the root block of the program of "
                     f"'{of[0].name}'"
                 )
-    no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
+    program = root.program
+    no_grad = _without_gradient(program, no_grad_set)
     wanted = [x.name for x in by if carries_gradient(x) and x.name not in no_grad]
     if not wanted:
         return [None] * len(by)
-    program = root.program
     ops, variables_before = len(root.ops), set(root.vars)
     found: dict[str, str] = {}
     with program._role_guard(OpRole.BACKWARD):

@@ -337,6 +337,8 @@ class Program:
         self._ignored_feeds: set[str] = set()
         #: How often each name scope has been entered.
         self._name_scope_uses: dict[str, int] = {}
+        #: Variables of steps that were unrolled → those that have taken their places.
+        self._unrolled: dict[str, list[str]] = {}
         self._sync_with_desc()
 
     def _sync_with_desc(self) -> None:
@@ -353,6 +355,13 @@ class Program:
     @property
     def num_blocks(self) -> int:
         return len(self.blocks)
+
+    def _declares(self, name: str) -> bool:
+        return any(name in block.vars for block in self.blocks)
+
+    def _has_name(self, name: str) -> bool:
+        """Whether it stands for a variable, or for those of an unrolled step."""
+        return name in self._unrolled or self._declares(name)
 
     def global_block(self) -> Block:
         """The root block, in which parameters live."""
@@ -488,6 +497,7 @@ class Program:
         program.random_seed = self.random_seed
         program._seeds_given = self._seeds_given
         program._name_scope_uses = dict(self._name_scope_uses)
+        program._unrolled = dict(self._unrolled)
         for mine, copy in zip(self.blocks, program.blocks):
             for name, var in mine.vars.items():
                 if name in copy.vars:

@@ -150,6 +150,18 @@ def test_no_grad_set_keeps_a_backward_pass_from_what_is_fed(exe: fluid.Executor)
     assert not fluid.default_main_program().global_block().has_var("x@GRAD")
 
 
+def test_no_grad_set_names_variables_of_the_program() -> None:
+    x = fed("x")
+    out = layers.square(x)
+    loss = layers.reduce_sum(out)
+    with pytest.raises(errors.NotFound, match=r"the program has no variable 'square_0\.tmp_1'"):
+        fluid.backward.append_backward(loss, no_grad_set={"square_0.tmp_1"})
+    with pytest.raises(errors.NotFound, match="the program has no variable 'y'"):
+        fluid.gradients(loss, x, no_grad_set={"y"})
+    assert fluid.gradients(loss, x, no_grad_set={"x@GRAD"}) != [None]  # as in Fluid, that of a variable makes none
+    assert fluid.gradients(loss, x, no_grad_set={out}) == [None]
+
+
 def test_parameters_that_stop_gradients_are_passed_over(exe: fluid.Executor) -> None:
     # As Fluid's detectors freeze the scales of their first layers.
     x = fed("x")

@@ -378,3 +378,30 @@ def test_a_memory_is_what_its_update_was_at_the_end_of_the_step(exe: fluid.Execu
     powers = 2.0 ** np.arange(1, STEPS + 1)[:, None] * [[1, 1]]
     for found, expected in zip(got, [sums, powers, powers / 2, [1, 1]] * 2):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("cloned", [False, True])
+def test_no_grad_set_may_name_what_a_step_makes(exe: fluid.Executor, cloned: bool) -> None:
+    """Also that of a step within a step."""
+    program = fluid.default_main_program()
+    ones = layers.fill_constant([2, 2], "float32", 1.0)
+    got = []
+    for x in sequences():
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            part = rnn.step_input(x)
+            inner = layers.StaticRNN()
+            with inner.step():
+                tripled = layers.scale(part * inner.step_input(ones), 3.0)
+                inner.step_output(tripled + part)
+            doubled = layers.scale(part, 2.0)
+            rnn.step_output(layers.reduce_sum(inner(), 0) + doubled)
+        loss = layers.reduce_sum(rnn())
+        trained = program.clone() if cloned else program
+        loss, by = (trained.global_block().var(variable.name) for variable in (loss, x))
+        for ignored in (tripled, doubled, part):
+            (gradient,) = fluid.gradients(loss, by, no_grad_set={ignored})
+            feed = {"known": PAIRS, "unknown": PAIRS}
+            got.append(None if gradient is None else exe.run(trained, feed, [gradient])[0].flat[0])
+    assert got == [4, 8, None] * 2
+    assert [op.type for op in program.global_block().ops].count("recurrent") == 1

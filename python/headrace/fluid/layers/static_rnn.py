@@ -182,6 +182,8 @@ class StaticRNN:
             name: [squeeze(step, [0]).name for step in split(whole, self._steps, 0)]
             for name, whole in self._inputs.items()
         }
+        unrolled = block.program._unrolled
+        unrolled.update(seen)
         # What each step writes again has to be copied for the next one.
         written = {name for op in ops for name in op.output_arg_names}
         rewritten = {name for name in written if name not in declared or name in self._memories}
@@ -198,6 +200,7 @@ class StaticRNN:
                     if name in declared and name not in names:
                         names[name] = free_name(f"{name}@{t}", block.program, bare=True)
                         block.create_var(names[name], **declared[name])
+                        unrolled.setdefault(name, []).append(names[name])
                 outs = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
                 block.append_op(op.type, inputs, outs, op.all_attrs())
             for memory, after in self._updates.items():
