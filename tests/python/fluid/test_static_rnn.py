@@ -405,3 +405,29 @@ def test_no_grad_set_may_name_what_a_step_makes(exe: fluid.Executor, cloned: boo
             got.append(None if gradient is None else exe.run(trained, feed, [gradient])[0].flat[0])
     assert got == [4, 8, None] * 2
     assert [op.type for op in program.global_block().ops].count("recurrent") == 1
+
+
+@pytest.mark.parametrize("stopped", ["input", "memory"])
+def test_gradients_stop_where_a_step_says_so(exe: fluid.Executor, stopped: str) -> None:
+    factor = fluid.data("factor", [2])
+    factor.stop_gradient = False
+    gradients = []
+    for x in sequences():
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            part, before = rnn.step_input(x), rnn.memory(init=factor)
+            (part if stopped == "input" else before).stop_gradient = True
+            after = part * factor + before * 2.0
+            rnn.update_memory(before, after)
+            rnn.step_output(after)
+        gradients += fluid.gradients(layers.reduce_sum(rnn()), [x, factor])
+    by_x = [gradient for gradient in (gradients[0], gradients[2]) if gradient is not None]
+    assert len(by_x) == (0 if stopped == "input" else 2)
+    feed = {"known": PAIRS, "unknown": PAIRS, "factor": np.array([2, 3], np.float32)}
+    for got in exe.run(feed=feed, fetch_list=by_x):
+        np.testing.assert_array_equal(got, [[2, 3]] * STEPS)
+    powers = 2.0 ** np.arange(STEPS + 1)
+    weights = np.cumsum(powers[:STEPS])[::-1, None] if stopped == "input" else 1.0
+    of_init = powers[1:].sum() if stopped == "input" else 0.0
+    for got in exe.run(feed=feed, fetch_list=gradients[1::2]):
+        np.testing.assert_array_equal(got, (PAIRS * weights).sum(0) + of_init)

@@ -178,19 +178,27 @@ class StaticRNN:
         """Adds ``ops``, which were those of the step's block, to the current block, once for each step."""
         assert self._steps is not None  # _check_complete has seen to it
         block = self._helper.main_program.current_block()
-        seen = {
-            name: [squeeze(step, [0]).name for step in split(whole, self._steps, 0)]
-            for name, whole in self._inputs.items()
-        }
+        seen: dict[str, list[str]] = {}
+        for name, whole in self._inputs.items():
+            parts = [squeeze(step, [0]) for step in split(whole, self._steps, 0)]
+            for part in parts:
+                part.stop_gradient = part.stop_gradient or (declared[name]["stop_gradient"] and not whole.stop_gradient)
+            seen[name] = [part.name for part in parts]
         unrolled = block.program._unrolled
         unrolled.update(seen)
-        # What each step writes again has to be copied for the next one.
         written = {name for op in ops for name in op.output_arg_names}
         rewritten = {name for name in written if name not in declared or name in self._memories}
-        memories = {
-            memory: init.name if rewritten.isdisjoint((memory, init.name)) else assign(init).name
-            for memory, init in self._memories.items()
-        }
+
+        def carried(memory: str, name: str, value: Variable) -> str:
+            """What the next step finds in ``memory``: a copy, if that step writes to it or to ``value``."""
+            stops = declared[memory]["stop_gradient"]
+            if not stops and rewritten.isdisjoint((memory, name)):
+                return value.name
+            value = assign(value)
+            value.stop_gradient = value.stop_gradient or stops
+            return value.name
+
+        memories = {memory: carried(memory, init.name, init) for memory, init in self._memories.items()}
         outputs: list[list[Variable]] = [[] for _ in self._step_outputs]
         for t in range(self._steps):
             names = {**memories, **{name: steps[t] for name, steps in seen.items()}}  # in the step → in the program
@@ -204,8 +212,7 @@ class StaticRNN:
                 outs = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
                 block.append_op(op.type, inputs, outs, op.all_attrs())
             for memory, after in self._updates.items():
-                name = names.get(after, after)
-                memories[memory] = assign(block._var_recursive(name)).name if after in rewritten else name
+                memories[memory] = carried(memory, after, block._var_recursive(names.get(after, after)))
             for collected, output in zip(outputs, self._step_outputs):
                 name = names.get(output.name, output.name)
                 collected.append(unsqueeze(block._var_recursive(name), [0]))
@@ -229,7 +236,7 @@ class StaticRNN:
                 step.create_var(name, whole.shape[1:], whole.dtype, stop_gradient=whole.stop_gradient)
             step._prepend_op("assign", {"X": name}, {"Out": seen})
         states: dict[str, str] = {}
-        initial = dict(self._memories)
+        initial: dict[str, Variable] = {}
         # Outside variables that the step writes, such as the counter of a dropout, go from step to step as a state, and
         # come back from the last one. Within the step, a variable of its own has the name.
         written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
@@ -243,8 +250,12 @@ class StaticRNN:
             states[before], initial[before] = after, outer
         for memory, after in self._updates.items():
             # A state is a variable of the step, and each has one of its own.
-            name = self._name("state")
-            states[memory] = step.create_var(name, dtype=step.var(memory).dtype).name
+            name, before, variable = self._name("state"), memory, step.var(memory)
+            if variable.stop_gradient:  # within the step: the state itself passes gradients
+                before = step.create_var(self._name("memory"), variable.shape, variable.dtype).name
+                step._prepend_op("assign", {"X": before}, {"Out": memory})
+            states[before], initial[before] = name, self._memories[memory]
+            step.create_var(name, dtype=variable.dtype)
             step.append_op("assign", {"X": after}, {"Out": name})
         results = []
         for output in (*self._step_outputs, *(step.var(name) for name in counters)):
