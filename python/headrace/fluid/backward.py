@@ -40,7 +40,7 @@ def append_backward(
 
     Raises:
         InvalidArgument: the loss is not a single element, a parameter is overwritten after it has been used, or
-            nothing in ``parameter_list`` can have a gradient.
+            nothing in ``parameter_list`` can have a gradient; ``no_grad_set`` has a memory of a StaticRNN.
         NotFound: the program has no variable of a name in ``no_grad_set``.
         FailedPrecondition: without ``parameter_list``, the program comes from bytes that do not say how its parameters
             are trained.
@@ -100,12 +100,22 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
 
 
 def _without_gradient(program: Program, no_grad_set: Collection[Variable | str] | None) -> set[str]:
-    """The names of ``no_grad_set``. NotFound for one that the program does not have."""
+    """The names of ``no_grad_set``. NotFound for one that the program does not have, InvalidArgument for a memory of a
+    StaticRNN.
+    """
     names = set()
+    memories = {name for name, copies in program._unrolled.items() if not copies}
+    if no_grad_set:
+        networks = [op for block in program.blocks for op in block.ops if op.type == "recurrent"]
+        memories.update(name for op in networks for name in op.attr("ex_states"))
     for item in no_grad_set or ():
         name = item.name if isinstance(item, Variable) else item
         if not program._has_name(name.removesuffix(GRAD_VAR_SUFFIX)):
             raise errors.NotFound(f"no_grad_set: the program has no variable '{name}'")
+        if name in memories:
+            raise errors.InvalidArgument(
+                f"no_grad_set: '{name}' is a memory of a StaticRNN: set its stop_gradient within the step"
+            )
         names.update(_in_all_steps(program, name))
     return names
 
@@ -174,7 +184,8 @@ def gradients(
 
     Raises:
         InvalidArgument: a variable is not of the root block of one program, the number or the shapes of
-            ``target_gradients`` do not fit, or an input is overwritten after it has been used.
+            ``target_gradients`` do not fit, an input is overwritten after it has been used, or ``no_grad_set`` has a
+            memory of a StaticRNN.
         NotFound: the program has no variable of a name in ``no_grad_set``.
         Unimplemented: an operator on the way has no gradient. Gradients can be differentiated again, for a gradient
             penalty, say, where the gradient operators have gradients: products, convolutions, elementwise arithmetic,

@@ -337,7 +337,7 @@ class Program:
         self._ignored_feeds: set[str] = set()
         #: How often each name scope has been entered.
         self._name_scope_uses: dict[str, int] = {}
-        #: Variables of steps that were unrolled → those that have taken their places.
+        #: Variables of steps that were unrolled → those that have taken their places; of memories, none.
         self._unrolled: dict[str, list[str]] = {}
         self._sync_with_desc()
 

@@ -431,3 +431,16 @@ def test_gradients_stop_where_a_step_says_so(exe: fluid.Executor, stopped: str) 
     of_init = powers[1:].sum() if stopped == "input" else 0.0
     for got in exe.run(feed=feed, fetch_list=gradients[1::2]):
         np.testing.assert_array_equal(got, (PAIRS * weights).sum(0) + of_init)
+
+
+def test_no_grad_set_cannot_name_a_memory() -> None:
+    init = layers.fill_constant([2], "float32", 1.0)
+    for x in sequences():
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            before = rnn.memory(init=init)
+            after = before + rnn.step_input(x)
+            rnn.update_memory(before, after)
+            rnn.step_output(after)
+        with pytest.raises(errors.InvalidArgument, match=f"'{before.name}' is a memory of a StaticRNN"):
+            fluid.gradients(rnn(), x, no_grad_set={before})

@@ -185,7 +185,7 @@ class StaticRNN:
                 part.stop_gradient = part.stop_gradient or (declared[name]["stop_gradient"] and not whole.stop_gradient)
             seen[name] = [part.name for part in parts]
         unrolled = block.program._unrolled
-        unrolled.update(seen)
+        unrolled.update({memory: [] for memory in self._memories}, **seen)
         written = {name for op in ops for name in op.output_arg_names}
         rewritten = {name for name in written if name not in declared or name in self._memories}
 
