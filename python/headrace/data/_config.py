@@ -27,6 +27,7 @@ from headrace.data._datasets.datasets import (
     bulk_method,
     is_iter_datapipe,
     is_iterable_dataset,
+    is_read_once,
     is_torch_dataset,
     wants_out,
 )
@@ -105,6 +106,8 @@ class LoaderConfig:
 
     # Derived from the arguments.
     iterable: bool = dataclasses.field(init=False)
+    # Whether the iterable dataset is empty once it was read.
+    read_once: bool = dataclasses.field(init=False)
     auto_workers: bool = dataclasses.field(init=False)
     # Torch's generator, if one was given; and whether torch decides order and seed.
     torch_generator: Any = dataclasses.field(init=False)
@@ -151,6 +154,7 @@ class LoaderConfig:
 
     def _check_dataset(self) -> None:
         self._set("iterable", is_iterable_dataset(self.dataset))
+        self._set("read_once", self.iterable and is_read_once(self.dataset))
         # A sampler decides which samples there are, so they need not be counted.
         sampled = self.sampler is not None or self.batch_sampler is not None
         indexed = ("__getitem__",) if sampled else ("__len__", "__getitem__")

@@ -19,7 +19,7 @@ from headrace._weak_collections import WeakBag
 from headrace.data._argument import Argument
 from headrace.data._argument_checks import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._datasets.datasets import has_state
+from headrace.data._datasets.datasets import has_state, read_twice
 from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.feed import Feed
 from headrace.data._iteration.idle import IdleEngine
@@ -250,6 +250,8 @@ class DataLoader(Generic[Batch]):
         self._own_sampler: SeekableSampler | None = None
         self._idle = IdleEngine()
         self._latest: Progress | None = None
+        # Over a dataset that can be read once.
+        self._only: Progress | None = None
         # How far the latest iteration was when another epoch was chosen; None: none was.
         self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
@@ -329,7 +331,7 @@ class DataLoader(Generic[Batch]):
         """The state of a copy, in this process or another: it continues from this loader's position, independently of
         it.
         """
-        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
+        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_only", "_running", "_chosen_at"))
         position, resuming = self._position()
         return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
 
@@ -581,6 +583,8 @@ class DataLoader(Generic[Batch]):
         """
         rest_if_interpreter_exits()
         config = self._config
+        if self._only is not None and (self._only.feeding or not self._only.untouched):
+            raise read_twice()
         if not config.iterable:
             shuffles_unseeded = config.shuffle and not config.seed_is_given
             warn_of_shared_samples(config.shard, config.sampler, config.batch_sampler, shuffles_unseeded)
@@ -629,6 +633,7 @@ class DataLoader(Generic[Batch]):
             engine.close()
             raise
         self._latest = Progress(engine, position, resumed, begins)
+        self._only = self._latest if config.read_once else None
         return engine, self._latest
 
     def _give_back(self, progress: Progress) -> Callable[[Engine], None]:

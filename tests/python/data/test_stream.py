@@ -214,6 +214,54 @@ def test_a_generator_of_any_kind_is_a_dataset() -> None:
     assert [(batch[0].tolist(), batch[1]) for batch in got] == [([1, 2], ["a", "b"]), ([3], ["c"])]
 
 
+ONCE = "dataset is an iterator, which can be read once; pass an object whose __iter__ begins anew"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("persistent", [None, True])
+def test_an_iterator_is_a_dataset_for_one_epoch(num_workers: int, persistent: bool | None) -> None:
+    persistent = persistent if num_workers else None
+    for elements in ((i for i in range(7)), map(int, "0123456"), itertools.islice(range(7), 7), iter(range(7))):
+        loader = DataLoader(elements, batch_size=2, num_workers=num_workers, persistent_workers=persistent)
+        del elements
+        begun = iter(loader)
+        time.sleep(0.1 * (num_workers > 0))  # in which workers read ahead
+        del begun
+        assert lists(loader) == [[0, 1], [2, 3], [4, 5], [6]]
+        for _ in range(2):
+            with pytest.raises(errors.FailedPrecondition, match=ONCE):
+                iter(loader)
+        loader.load_state_dict(loader.state_dict())
+        with pytest.raises(errors.FailedPrecondition, match=ONCE):
+            iter(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_iterator_that_was_left_early_is_not_read_again(num_workers: int) -> None:
+    loader = DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)
+    assert next(iter(loader)).tolist() == [0, 1]
+    state = loader.state_dict()
+    with pytest.raises(errors.FailedPrecondition, match=ONCE):
+        iter(loader)
+    resumed = DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    assert lists(resumed) == [[2, 3], [4, 5], [6]]
+
+
+def test_after_an_interrupt_an_iterator_does_not_lose_elements() -> None:
+    def elements() -> Iterator[int]:
+        yield from range(3)
+        signal.raise_signal(signal.SIGINT)
+        yield from range(3, 7)
+
+    batches = iter(DataLoader(elements(), batch_size=2))
+    assert next(batches).tolist() == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    with pytest.raises(errors.FailedPrecondition, match=ONCE):
+        next(batches)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_a_dataset_that_is_its_own_iterator_is_asked_for_it_once_an_epoch(num_workers: int) -> None:
     loader = DataLoader(Rewound(7), batch_size=2, num_workers=num_workers)

@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from headrace import errors
 from headrace.data._argument_checks import is_torch_generator
 from headrace.data._randomness.sample_seeds import record_generator
 from headrace.data._samplers.permuted_range import PermutedRange
@@ -96,6 +97,24 @@ def is_iterable_dataset(dataset: Any) -> bool:
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return True
     return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+
+
+# The modules of iterators that never begin anew.
+_OF_ITERATORS = getattr(sys, "stdlib_module_names", frozenset({"builtins", "itertools", "_csv", "_io", "csv"}))
+
+
+def is_read_once(dataset: Any) -> bool:
+    """Whether an iterable dataset is a generator, a file or another iterator of Python's own, which is empty once it
+    was read. A class of the program that returns itself from ``__iter__`` may begin anew.
+    """
+    kind = type(dataset)
+    return hasattr(kind, "__next__") and str(kind.__module__).partition(".")[0] in _OF_ITERATORS
+
+
+def read_twice() -> errors.FailedPrecondition:
+    return errors.FailedPrecondition(
+        "dataset is an iterator, which can be read once; pass an object whose __iter__ begins anew"
+    )
 
 
 def is_torch_dataset(dataset: Any) -> bool:

@@ -113,7 +113,9 @@ class Engine:
         snapshot = Snapshot.take(roots, forked) if needed and try_snapshot and config.num_workers else None
         self.comparable = snapshot is not None
         self.lasts = config.num_workers == 0 or (
-            config.persistent_workers and (self.comparable or config.always_persistent or config.workers == "thread")
+            config.persistent_workers
+            and (self.comparable or config.always_persistent or config.workers == "thread")
+            and not config.read_once  # by these workers; others have the program's, which is unread
         )
         order, plan = ("stream", None) if config.iterable else make_plan(config, seed)
         prefetch = config.prefetch_factor if config.num_workers else 1

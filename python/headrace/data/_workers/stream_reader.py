@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from headrace.data._datasets.datasets import has_state, tell_epoch
+from headrace.data._datasets.datasets import has_state, is_read_once, read_twice, tell_epoch
 from headrace.data._samples.pickling import dumps
 
 # Several batches share the cost of a large state: for each _BYTES_PER_BATCH of it, one batch is sent without it, but at
@@ -83,7 +83,7 @@ class StreamReader:
         self._batch = 0
         self._ended = self.is_broken = False
         self._interrupted = False
-        self._outdated = False
+        self._outdated = self._begun = False
         # Whether the latest batch failed, and whether nothing came after one that had: a generator does not survive an
         # exception.
         self._failed = self._died = False
@@ -205,12 +205,19 @@ class StreamReader:
         elif self._batch == 0:
             self._begin, self._begin_is_end = state, True
         if state is None or (self._batch == 0 and at_end and self._is_at(state)):
-            self._elements = iter(self._dataset)
+            self._elements = self._begun_anew()
         elif state is self._begin and self._begin_is_end:
             self._begin_after(state)
         else:
             self._elements = self._resumed(state)
         self._ended = self.is_broken = False
+
+    def _begun_anew(self) -> Iterator[Any]:
+        if self._begun and is_read_once(self._dataset):
+            raise read_twice()
+        elements: Iterator[Any] = iter(self._dataset)
+        self._begun = True
+        return elements
 
     def _tell(self, epoch: int) -> None:
         if self._task.tells_epoch:
@@ -240,7 +247,7 @@ class StreamReader:
         """
         before = self._end_epoch if self._is_at(state) else self._epoch - 1
         tells = before >= 0 and self._task.tells_epoch and hasattr(self._dataset, "set_epoch")
-        begin: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
+        begin: list[Callable[[], Iterator[Any]]] = [self._begun_anew]
         if self._initial is not None:
             begin.append(lambda: self._resumed(self._initial))
         if tells:
@@ -286,7 +293,7 @@ class StreamReader:
         before = hasattr(dataset, "load_state_dict") and not hasattr(dataset, "__next__")
         if before:
             dataset.load_state_dict(of_dataset)
-        elements: Iterator[Any] = iter(dataset)
+        elements = self._begun_anew()
         if both or not before:
             load = getattr(elements, "load_state_dict", None)
             if load is None:
