@@ -282,18 +282,26 @@ class Waits:
             Path(sys.argv[1], "ended").touch()
         return index
 
-kept = iter(headrace.DataLoader(Waits(), num_workers=1))
+class Stream:
+    def __iter__(self):
+        yield from map(Waits().__getitem__, (0, 1, 2))
+
+dataset, workers = (Stream(), 2) if sys.argv[2] == "stream" else (Waits(), 1)
+kept = iter(headrace.DataLoader(dataset, num_workers=workers))
 next(kept)
 while not Path(sys.argv[1], "began").exists():
     time.sleep(0.01)
 """
 
 
-def test_a_program_that_ends_does_not_wait_for_a_sample(tmp_path: Path) -> None:
-    """It may be one of a server that is gone."""
+@pytest.mark.parametrize("kind", ["indexed", "stream"])
+def test_a_program_that_ends_does_not_wait_for_a_sample(kind: str, tmp_path: Path) -> None:
+    """It may be one of a server that is gone; of a stream, the worker whose batch it is reads it, and one that skips
+    it.
+    """
     program = tmp_path / "program.py"
     program.write_text(LEAVES)
-    subprocess.run([sys.executable, str(program), str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(program), str(tmp_path), kind], check=True, timeout=60)
     assert not (tmp_path / "ended").exists()
 
 

@@ -541,8 +541,8 @@ class ProcessPool:
         try:
             if interpreter_exits():
                 _join_all(processes, started + _GRACE_OF_SAMPLE)
-                for claim in self._scheduler.claims():
-                    if claim.at_row and claim.producer // self._threads < working:
+                for claim in self._scheduler.claims():  # at a row or, in a stream, on the way to it
+                    if claim.producer // self._threads < working:
                         processes[claim.producer // self._threads].kill()
             _join_all(processes, started + GRACE)
         finally:
