@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,31 @@ def test_samples_of_different_kinds_in_one_batch_are_an_error_that_consumes_it()
             next(iterator)
         assert next(iterator).shape == (3, 2)
         assert list(iterator) == []
+
+
+class Fatal(Count):
+    """Ends each worker at element 5."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(self.length):
+            if i == 5 and get_worker_info() is not None:
+                os._exit(4)
+            yield i
+
+
+@pytest.mark.parametrize(("sharding", "whose"), [("dataset", "worker 0's"), ("engine", "the")])
+def test_deaths_in_a_stream_name_the_batch_by_its_place_in_the_stream(sharding: str, whose: str) -> None:
+    loader = DataLoader(Fatal(8), 2, num_workers=2, iterable_sharding=sharding)
+    name = f"the batch that begins with element 4 of {whose} stream"
+    with warnings.catch_warnings(record=True) as caught, pytest.raises(errors.WorkerDied) as raised:
+        warnings.simplefilter("always")
+        list(loader)
+    assert f"every worker process that made {name} died" in str(raised.value)
+    assert raised.value.sample_index == 4
+    texts = [str(warning.message) for warning in caught]
+    assert any(f"while it made {name}; " in text for text in texts)
+    # A worker that skips elements is on its way to a batch of its own.
+    assert not any("idle" in text for text in texts)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

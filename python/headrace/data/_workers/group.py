@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -145,7 +145,7 @@ class WorkerGroup:
             completion=SharedDescriptor(self._scheduler.completion_fd),
             updates=log,
         )
-        return Source(make_setup, starts, self._is_as_given)
+        return Source(make_setup, starts, self._is_as_given, self._task.stream is not None)
 
     def _is_as_given(self) -> bool:
         """Whether the program's objects still equal those that the workers were given, as far as this is known."""
@@ -173,7 +173,7 @@ class WorkerGroup:
         with self._lock, deferred_signals():
             try:
                 deaths = self._scheduler.take_deaths()
-                reports = self.pool.replace_dead(deaths, self._source(self.pool.updates), self._index_of)
+                reports = self.pool.replace_dead(deaths, self._source(self.pool.updates), self._describe)
             except BaseException:
                 self.close()
                 raise
@@ -259,7 +259,7 @@ class WorkerGroup:
         # Of the batch that is waited for, if a worker is at work on it.
         held = [claim for claim in claims if claim.sequence == claims[0].sequence]
         with self._lock:
-            return self.pool.explain(held, self._index_of)
+            return self.pool.explain(held, self._describe)
 
     def end_hung(self, held_before: list[_core.HeldClaim]) -> str:
         """Ends the worker processes that are still at the same sample as when they held those claims.
@@ -276,11 +276,15 @@ class WorkerGroup:
     def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
         """The exception for a batch with a sample that was given up because it kills workers."""
         assert isinstance(self.pool, ProcessPool)  # which gave the sample up
-        index = self._index_at(problem.epoch, problem.batch, problem.row)
+        stream = self._task.stream
+        own = stream is not None and stream.own
+        index = self._index_at(problem.epoch, problem.stream_batch if own else problem.batch, problem.row)
+        what = self._name(index, problem.stream)
         exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
         error = errors.WorkerDied(
-            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. {hint}"
-            "With num_workers=0 the sample is made in this process, where a debugger can see it."
+            f"every worker process that made {what} died; the last one {exit_text}. {hint}"
+            f"With num_workers=0 {'the sample' if stream is None else 'it'} is made in this process, where a debugger "
+            "can see it."
         )
         error.sample_index = index
         return error
@@ -293,8 +297,20 @@ class WorkerGroup:
             "skipped_samples": 0 if pool is None else pool.skipped,
         }
 
-    def _index_of(self, claim: _core.HeldClaim) -> Any:
-        return self._index_at(claim.epoch, claim.batch, claim.row)
+    def _describe(self, claims: Sequence[_core.HeldClaim]) -> str:
+        """See :data:`Describe`. The batches of a stream that is a worker's own are counted in that stream."""
+        indices = [self._index_at(claim.epoch, claim.batch, claim.row) for claim in claims]
+        if len(indices) == 1:
+            return self._name(indices[0], claims[0].producer)
+        return f"the samples with indices {', '.join(map(repr, indices))}"
+
+    def _name(self, index: Any, worker: int) -> str:
+        """Of a stream, which reads batches as a whole, the batch."""
+        stream = self._task.stream
+        if stream is None:
+            return f"the sample with index {index!r}"
+        whose = f"worker {worker}'s" if stream.own else "the"
+        return f"the batch that begins with element {index} of {whose} stream"
 
 
 class _MainImports(pickle.Pickler):

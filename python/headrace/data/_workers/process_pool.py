@@ -13,7 +13,7 @@ import multiprocessing.process
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
@@ -70,15 +70,17 @@ class Source(NamedTuple):
         make_setup: creates its setup.
         starts: where streams start now.
         is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
+        is_stream: whether the workers read an iterable dataset.
     """
 
     make_setup: MakeSetup
     starts: Mapping[int, StreamStart]
     is_as_given: Callable[[], bool]
+    is_stream: bool
 
 
-# The dataset index of the row at hand.
-IndexOf = Callable[[_core.HeldClaim], Any]
+# What the claims of one worker are for, in words: the sample with index 5.
+Describe = Callable[[Sequence[_core.HeldClaim]], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +298,7 @@ class ProcessPool:
         self,
         deaths: list[_core.ProducerDeath],
         source: Source,
-        index_of: IndexOf,
+        describe: Describe,
     ) -> list[str]:
         """Starts a new worker for each that died, and gives up the samples that always kill theirs.
 
@@ -328,9 +330,9 @@ class ProcessPool:
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
             if not outdated:
-                at_work = [death for death in together if death.busy and death.at_row]
+                held = [death for death in together if death.busy]
                 report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
-                reports.append(report + self._note_death(worker_id, worker, at_work, report, index_of))
+                reports.append(report + self._note_death(worker_id, worker, held, report, source.is_stream, describe))
             close(process)
             self._workers[worker_id] = self._start_later(worker_id, source)
             self._watch(worker_id)
@@ -340,11 +342,13 @@ class ProcessPool:
         self,
         worker_id: int,
         worker: _Worker,
-        at_work: list[_core.ProducerDeath],
+        held: list[_core.ProducerDeath],
         report: str,
-        index_of: IndexOf,
+        is_stream: bool,
+        describe: Describe,
     ) -> str:
         """Decides what happens next, and returns words that continue ``report``."""
+        at_work = [death for death in held if death.at_row]
         code = worker.process.exitcode
         cause = "hung" if worker.hung else code
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
@@ -364,6 +368,7 @@ class ProcessPool:
                 )
             self._require_progress(stats, report, worker)
             when = "while it was idle" if samples else "before it made a sample"
+            when = "while it read the stream" if is_stream and held else when
             when = when if failure is None else f"while it started ({failure})"
             return f" {when}; another worker takes its place"
         self._idle_deaths.forget(worker_id)
@@ -371,10 +376,8 @@ class ProcessPool:
             self._standstill.forget()
         else:
             self._require_progress(stats, report, worker)
-        names = [repr(index_of(death)) for death in at_work]
-        text = f"sample with index {names[0]}" if len(names) == 1 else f"samples with indices {', '.join(names)}"
         outcomes = {self._give_up(death, worker) for death in given_up}
-        return f" while it made the {text}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
+        return f" while it made {describe(at_work)}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
 
     def _require_progress(self, stats: dict[str, Any], report: str, worker: _Worker) -> None:
         """Raises WorkerDied if workers have died for too long without completing anything."""
@@ -443,7 +446,7 @@ class ProcessPool:
             return describe_exit(None), ""
         return last.exit_text, last.pytorchs_words + (self._memory_hint() if last.was_killed else "")
 
-    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+    def explain(self, held: list[_core.HeldClaim], describe: Describe) -> str:
         """Sample, process and stack of the workers that hold those claims; of all workers if there are no claims."""
         samples: dict[int, _core.HeldClaim | None] = dict.fromkeys(range(len(self._workers)))
         if held:
@@ -453,11 +456,7 @@ class ProcessPool:
             if worker_id < len(self._workers) and len(texts) < MOST_STACKS:
                 pid = self._workers[worker_id].process.pid
                 assert pid is not None
-                what = (
-                    "no sample"
-                    if claim is None or not claim.at_row
-                    else f"the sample with {claim_name(claim, index_of)}"
-                )
+                what = "no sample" if claim is None or not claim.at_row else describe([claim])
                 texts.append(f"Worker {worker_id} (pid {pid}) is at {what}. {self._stacks.of(pid)}")
         return "\n\n".join(texts)
 
@@ -570,7 +569,3 @@ def _join_all(processes: Iterable[multiprocessing.process.BaseProcess], deadline
 
 def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:
     return claim.producer, claim.sequence, claim.row, claim.kind
-
-
-def claim_name(claim: _core.HeldClaim, index_of: IndexOf) -> str:
-    return f"index {index_of(claim)!r}"

@@ -12,7 +12,7 @@ import weakref
 from headrace import _core
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.main import serve_in_thread
-from headrace.data._workers.process_pool import GRACE, MOST_STACKS, IndexOf, claim_name
+from headrace.data._workers.process_pool import GRACE, MOST_STACKS, Describe
 from headrace.data._workers.sample_maker import SampleMaker
 
 
@@ -38,7 +38,7 @@ class ThreadPool:
             self.stop()
             raise
 
-    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+    def explain(self, held: list[_core.HeldClaim], describe: Describe) -> str:
         """As :meth:`ProcessPool.explain`."""
         frames = sys._current_frames()
         texts = []
@@ -46,7 +46,7 @@ class ThreadPool:
             if claim.producer < len(self._threads):
                 frame = frames.get(self._threads[claim.producer].ident or 0)
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-                texts.append(f"Thread {claim.producer} is at the sample with {claim_name(claim, index_of)}.\n{stack}")
+                texts.append(f"Thread {claim.producer} is at {describe([claim])}.\n{stack}")
         return "\n\n".join(texts)
 
     def stop(self) -> None:
