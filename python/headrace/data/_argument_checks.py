@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import multiprocessing
 import operator
 import sys
@@ -16,6 +17,16 @@ def is_torch_generator(generator: Any) -> bool:
     """Whether it is one of torch's generators; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(generator, torch.Generator)
+
+
+def require_torch(what: str) -> None:
+    """Checks that torch is installed, for the argument ``what``, without importing it.
+
+    Raises:
+        ImportError: it is not.
+    """
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        raise ImportError(f"{what} needs PyTorch: pip install torch")
 
 
 def import_tqdm() -> Any:

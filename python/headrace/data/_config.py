@@ -19,6 +19,7 @@ from headrace.data._argument_checks import (
     is_torch_generator,
     number,
     rank_and_world,
+    require_torch,
     seconds,
     start_method,
 )
@@ -40,7 +41,7 @@ from headrace.data._samples.collation import (
     default_convert,
     is_in_place,
 )
-from headrace.data._samples.device_copies import check_device
+from headrace.data._samples.device_copies import check_device, require_devices
 from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._world import check_sharing
 
@@ -133,6 +134,8 @@ class LoaderConfig:
         self._check_stream()
         if self.to not in (None, "numpy", "torch"):
             raise ValueError(f'to must be "numpy", "torch" or None, got {self.to!r}')
+        if self.to == "torch":
+            require_torch('to="torch"')
         self._check_device()
         if self.on_state_mismatch not in ("raise", "adapt"):
             raise ValueError(f'on_state_mismatch must be "raise" or "adapt", got {self.on_state_mismatch!r}')
@@ -149,6 +152,7 @@ class LoaderConfig:
         if self.device is not None:
             if self.to == "numpy":
                 raise ValueError('device excludes to="numpy": NumPy has no arrays on a GPU')
+            require_devices(self.device)
             self._set("to", "torch")
             self._set("pin_memory", True)
 

@@ -159,6 +159,8 @@ class DataLoader(Generic[Batch]):
 
     Raises:
         TypeError, ValueError: arguments that are out of range or exclude one another.
+        ImportError: torch, which ``device`` and ``to="torch"`` need, is not installed.
+        RuntimeError: there is no CUDA device for ``device``.
     """
 
     # The arguments, which can be read. The properties below are those that may differ from the argument.

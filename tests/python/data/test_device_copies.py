@@ -89,7 +89,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module.device = str
     module.from_numpy = Tensor
     module.cuda = types.SimpleNamespace(
-        Stream=Stream, Event=Event, stream=stream, current_stream=lambda device: CURRENT[-1]
+        Stream=Stream,
+        Event=Event,
+        stream=stream,
+        current_stream=lambda device: CURRENT[-1],
+        device_count=lambda: 1,
     )
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setattr(Event, "busy", False)
@@ -206,6 +210,21 @@ def test_other_devices_are_a_clear_error(device: str) -> None:
 def test_a_number_is_no_device() -> None:
     with pytest.raises(TypeError, match="device must be"):
         check_device(0)
+
+
+def test_a_loader_whose_device_is_not_there_is_refused(torch: Any) -> None:
+    torch.cuda.device_count = lambda: 0
+    with pytest.raises(RuntimeError, match='device="cuda:1": torch finds no CUDA device here; leave device out'):
+        DataLoader(Ints(4), device="cuda:1")
+
+
+@pytest.mark.parametrize("argument", [{"device": "cuda"}, {"to": "torch"}])
+def test_a_loader_that_needs_torch_says_so(argument: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ((name, value),) = argument.items()
+    with pytest.raises(ImportError, match=f'^{name}="{value}" needs PyTorch: pip install torch$'):
+        DataLoader(Ints(4), **argument)
 
 
 def test_torch_is_not_imported_with_the_loader() -> None:

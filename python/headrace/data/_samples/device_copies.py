@@ -2,7 +2,7 @@
 
 ``pin_memory=True`` only locks the arena for copies of the user's: ``reader/shared_memory/pinned_memory.h``.
 
-Torch is imported when the first :class:`DeviceCopies` is made, not with this module.
+Torch is imported when a loader is given a device, not with this module.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import collections
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from headrace.data._argument_checks import require_torch
 
 
 def check_device(device: Any) -> str | None:
@@ -29,6 +31,19 @@ def check_device(device: Any) -> str | None:
     if kind != "cuda" or (colon and not ordinal.isdecimal()):
         raise ValueError(f'device must be "cuda" or "cuda:N", got {name!r}')
     return name
+
+
+def require_devices(device: str) -> None:
+    """Checks that there are CUDA devices. Processes that are forked later can still use them: of all that torch asks,
+    only the count leaves CUDA uninitialized.
+
+    Raises:
+        ImportError: torch is not installed.
+        RuntimeError: torch finds no CUDA device.
+    """
+    require_torch(f'device="{device}"')
+    if importlib.import_module("torch").cuda.device_count() == 0:
+        raise RuntimeError(f'device="{device}": torch finds no CUDA device here; leave device out')
 
 
 class Submitted(NamedTuple):
