@@ -153,10 +153,17 @@ class ShortBulk(Bulk):
 
 
 class PickyError(Exception):
-    """Cannot be rebuilt from its ``args``, and so cannot be unpickled."""
+    """Its constructor does not take its ``args``, so pickle cannot restore it."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"picky {one + two}")
+        self.one = one
+
+
+class UnpicklableError(Exception):
+    def __init__(self) -> None:
+        super().__init__("has a lock")
+        self.lock = threading.Lock()
 
 
 class UnprintableError(Exception):
@@ -174,6 +181,8 @@ class Raising(Ints):
 
     def __getitem__(self, index: int) -> Any:
         if index in self.bad:
+            if self.kind == "unpicklable":
+                raise UnpicklableError
             if self.kind == "picky":
                 raise PickyError(index, 1)
             if self.kind == "unprintable":

@@ -115,7 +115,7 @@ def raise_one(kind: str) -> None:
 EXPECTED: dict[str, tuple[type[Exception], str]] = {
     "value": (ValueError, "no good"),
     "arguments": (NeedsArguments, "gone"),
-    "picky": (RuntimeError, "PickyError: picky 6"),
+    "picky": (PickyError, "picky 6"),
     "unpicklable": (RuntimeError, "Unpicklable: has a lock"),
     "long": (ValueError, "x" * 100),
     "memory": (MemoryError, "a terabyte"),

@@ -16,6 +16,7 @@ from loader_datasets import (
     Raising,
     Samples,
     ShortBulk,
+    UnpicklableError,
     UnprintableError,
     raise_at_start,
     raise_in_collate,
@@ -91,12 +92,20 @@ def test_a_bad_sample_is_reported_before_one_that_does_not_fit(num_workers: int)
 
 
 def test_an_error_that_cannot_be_pickled_arrives_as_text() -> None:
-    loader = DataLoader(Raising(3, 1, kind="picky"), num_workers=1)
+    loader = DataLoader(Raising(3, 1, kind="unpicklable"), num_workers=1)
     got = run(loader)
     assert type(got[1]) is RuntimeError
-    assert "PickyError: picky 2" in str(got[1])
-    assert "PickyError" in str(got[1].__cause__)
-    assert type(run(DataLoader(Raising(3, 1, kind="picky")))[1]) is PickyError
+    assert "UnpicklableError: has a lock" in str(got[1])
+    assert "UnpicklableError" in str(got[1].__cause__)
+    assert type(run(DataLoader(Raising(3, 1, kind="unpicklable")))[1]) is UnpicklableError
+
+
+def test_an_error_whose_constructor_takes_other_arguments_keeps_its_type_and_attributes() -> None:
+    for num_workers in (0, 1):
+        error = run(DataLoader(Raising(3, 1, kind="picky"), num_workers=num_workers))[1]
+        assert type(error) is PickyError
+        assert (str(error), error.args, error.one) == ("picky 2", ("picky 2",), 1)
+    assert "raise PickyError(index, 1)" in str(error.__cause__)
 
 
 def test_an_error_that_cannot_be_printed_arrives() -> None:

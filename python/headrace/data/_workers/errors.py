@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import pickle
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from headrace.data._samples.pickling import dumps
@@ -77,11 +79,7 @@ def encode_error(
     for shortened in (None, room // 8, 64):
         error_text = _shorten_text(described_error(error), shortened)
         trace = _shorten_text(text, shortened)
-        try:
-            pickled = dumps(error if shortened is None else _shortened_error(error, shortened))
-            pickle.loads(pickled)
-        except Exception:  # some exceptions cannot travel: their text still does
-            pickled = None
+        pickled = _pickled(error, shortened)
         for known_index in (index, None):
             try:
                 packed_index = dumps(known_index)  # apart: the consumer may be unable to restore it
@@ -91,6 +89,34 @@ def encode_error(
             if len(message) <= room:
                 return message
     return b""
+
+
+class _Parts:
+    """Is unpickled as an exception whose constructor wants other arguments than those that it has."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        return _assembled, (type(self._error), self._error.args, vars(self._error))
+
+
+def _assembled(kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    vars(error).update(attributes)
+    return error
+
+
+def _pickled(error: BaseException, length: int | None) -> bytes | None:
+    """It, if need be with arguments of that length. None: it cannot travel, but its text still does."""
+    whole: list[Callable[[], Any]] = [lambda: error, lambda: _Parts(error)]
+    for make in whole if length is None else [lambda: _shortened_error(error, length)]:
+        with contextlib.suppress(Exception):
+            pickled = dumps(make())
+            pickle.loads(pickled)
+            return pickled
+    return None
 
 
 def _shorten_text(text: str, length: int | None) -> str:
