@@ -104,6 +104,11 @@ def test_batches_of_two_kinds_of_record_scalars_are_told_apart() -> None:
         ([1, "x"], TypeError, "sample 1 .*str, expected a value of type int"),
         ([(1, 2), (1, 2, 3)], ValueError, "sample 1 .*3 elements, expected 2"),
         ([(1, 2), 3], ValueError, "sample 1 .*int, expected 2 elements"),
+        ([[[1]], [[1, 2]]], ValueError, r"at \[0\]: got 2 elements, expected 1 element\."),
+        ([np.zeros(2), np.array(["a", "b"])], TypeError, "sample 1 .*got dtype <U1, expected dtype float64"),
+        ([np.array([b"x"]), np.array([1])], TypeError, r"sample 1 .*got dtype int64, expected dtype \|S1"),
+        ([{"a": np.array("a")}, {"a": 3}], TypeError, r"sample 1 .*at \['a'\]: got dtype int64"),
+        ([np.zeros(1), np.array(["2020-01-01"], "M8[D]")], TypeError, "sample 1 .*datetime64"),
         ([{"a": 1}, {"b": 1}], ValueError, r"sample 1 .*keys \['b'\], expected keys \['a'\]"),
         ([{"a": 1}, {"a": 1, "b": 1}], ValueError, "sample 1"),
         ([{"a": 1}, [1]], ValueError, "sample 1 .*list"),
@@ -128,6 +133,13 @@ def test_the_message_names_the_index_in_the_dataset() -> None:
     samples = [np.zeros(3)] * 10 + [np.zeros(4)]
     with pytest.raises(ValueError, match="sample 10 cannot be batched with sample 3"):
         list(DataLoader(Samples(samples), batch_size=4, sampler=[3, 5, 10, 1], num_workers=2))
+
+
+def test_types_that_hold_each_other_are_stacked() -> None:
+    assert default_collate([np.array(["a"]), np.array(["abc"])]).tolist() == [["a"], ["abc"]]
+    assert default_collate([np.array([True]), np.array([0.5])]).tolist() == [[1.0], [0.5]]
+    apart = default_collate([np.zeros(2), np.array(["a", "b"])], ragged="list")
+    assert [array.tolist() for array in apart] == [[0, 0], ["a", "b"]]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])

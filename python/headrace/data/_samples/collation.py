@@ -36,6 +36,9 @@ from headrace.data._samples.tensors import EXTENSION_TYPES, Array, Form, array_o
 # None, "pad", ("pad", value), "list", "lod", or a mapping from keys (positions, fields) to these.
 RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]
 
+# By the kind of a dtype, what is no number.
+_FAMILIES = {"S": "text", "U": "text", "T": "text", "M": "date", "m": "duration"}
+
 
 def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
     """Stacks samples into a batch, by the rules of PyTorch's ``default_collate`` wherever it has any.
@@ -173,9 +176,9 @@ class _Collation:
         first = samples[0]
         for i, sample in enumerate(samples):
             if not is_sequence(sample) or len(sample) != len(first):
-                got = f"{len(sample)} elements" if is_sequence(sample) else _describe_short(sample)
+                got = _counted(len(sample), "element") if is_sequence(sample) else _describe_short(sample)
                 hint = " Only arrays can be ragged." if rule is not None and is_sequence(sample) else ""
-                raise ValueError(self._differs(i, where, got, f"{len(first)} elements") + hint)
+                raise ValueError(self._differs(i, where, got, _counted(len(first), "element")) + hint)
         columns = [self._column(list(column), where, i, rule) for i, column in enumerate(zip(*samples))]
         if is_namedtuple(first):
             return type(first)(*columns)
@@ -218,7 +221,10 @@ class _Collation:
             form = pairs[0][1]
         elif any(each in EXTENSION_TYPES for each in forms):
             raise TypeError(f"arrays{_at(where)} cannot be stacked with tensors of a type that NumPy lacks")
-        return self._joined([array for array, _ in pairs], form, samples, where, rule)
+        arrays = [array for array, _ in pairs]
+        if rule != "list":
+            self._check_dtypes(arrays, where)
+        return self._joined(arrays, form, samples, where, rule)
 
     def _joined(self, arrays: list[Array], form: Form, samples: Sequence[Any], where: str, rule: Any) -> Any:
         """Stacks arrays of one type, or packs, pads or lists ragged ones."""
@@ -228,6 +234,13 @@ class _Collation:
         if arrays[0].ndim == 0 and form is None:
             return np.stack(arrays)
         return self._stacked(arrays, form)
+
+    def _check_dtypes(self, arrays: list[Array], where: str) -> None:
+        """Refuses numbers beside strings, which NumPy would turn into strings, and the like."""
+        expected = arrays[0].dtype
+        for i, array in enumerate(arrays):
+            if _FAMILIES.get(array.dtype.kind) != _FAMILIES.get(expected.kind):
+                raise TypeError(self._differs(i, where, f"dtype {array.dtype}", f"dtype {expected}"))
 
     def _check_shapes(self, arrays: Sequence[Any], samples: Sequence[Any], where: str) -> None:
         expected = tuple(arrays[0].shape)
@@ -275,7 +288,7 @@ class _Collation:
             return [Planned(each.shape, each.dtype, copying(each), form).make() for each in arrays] if own else arrays
         for i, array in enumerate(arrays):
             if array.ndim != first.ndim:
-                raise ValueError(self._differs(i, where, f"shape {array.shape}", f"{first.ndim} dimensions"))
+                raise ValueError(self._differs(i, where, f"shape {array.shape}", _counted(first.ndim, "dimension")))
             if rule == "lod" and array.shape[1:] != first.shape[1:]:
                 expected = f"shape (…, {', '.join(map(str, first.shape[1:]))})"
                 raise ValueError(self._differs(i, where, f"shape {array.shape}", expected))
@@ -390,6 +403,10 @@ def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
 
 def _at(where: str) -> str:
     return f" at {where}" if where else ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _describe_short(value: Any) -> str:
