@@ -9,6 +9,8 @@ import operator
 import sys
 from typing import Any
 
+import numpy as np
+
 MAX_SEED = (1 << 64) - 1
 _MAX_SECONDS = 10**9
 
@@ -52,6 +54,13 @@ def number(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` as a bool: 0 and 1 count as such, but no text, which might say "no"."""
+    if isinstance(value, (bool, np.bool_)) or number(value) in (0, 1):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {value!r:.200}")
 
 
 def integer(name: str, value: Any, low: int = 0, high: int | None = None) -> int:

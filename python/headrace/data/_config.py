@@ -13,6 +13,7 @@ import numpy as np
 from headrace._warnings import warn
 from headrace.data._argument_checks import (
     MAX_SEED,
+    flag,
     function,
     import_tqdm,
     integer,
@@ -126,6 +127,7 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         self._check_dataset()
+        self._check_flags()
         self._check_order()
         self._check_functions()
         self._check_workers()
@@ -139,8 +141,6 @@ class LoaderConfig:
         self._check_device()
         if self.on_state_mismatch not in ("raise", "adapt"):
             raise ValueError(f'on_state_mismatch must be "raise" or "adapt", got {self.on_state_mismatch!r}')
-        for name in ("pin_memory", "in_order", "trace", "progress"):
-            self._set(name, bool(getattr(self, name)))
         if self.progress:
             import_tqdm()
 
@@ -168,6 +168,12 @@ class LoaderConfig:
                 raise TypeError(f"dataset must have __len__ and __getitem__, or __iter__; {kind} has no {method}")
         grain = self.sampler is not None and is_grain_sampler(self.sampler)
         self._set("source", SampledDataset(self.dataset, self.sampler) if grain else self.dataset)
+
+    def _check_flags(self) -> None:
+        for name in ("shuffle", "drop_last", "pin_memory", "persistent_workers", "in_order", "trace", "progress"):
+            value = getattr(self, name)
+            left_out = value is None and name in ("shuffle", "persistent_workers")
+            self._set(name, value if left_out else flag(name, value))
 
     def _check_order(self) -> None:
         if self.iterable:
@@ -203,7 +209,6 @@ class LoaderConfig:
                     'order="grain" needs a sampler with random access: a list, one of headrace.data, or one of Grain\'s'
                 )
         self._set("shuffle", bool(self.shuffle))
-        self._set("drop_last", bool(self.drop_last))
 
     def _check_functions(self) -> None:
         function("collate_fn", self.collate_fn)

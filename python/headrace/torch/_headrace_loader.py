@@ -162,7 +162,7 @@ class Maker:
         return {
             "num_workers": workers,
             "collate_fn": collate_fn,
-            "pin_memory": of.pin_memory and workers > 0 and torch.accelerator.is_available(),
+            "pin_memory": bool(of.pin_memory) and workers > 0 and torch.accelerator.is_available(),
             "timeout": of.timeout if workers > 0 else 0,
             "worker_init_fn": of.worker_init_fn,
             "multiprocessing_context": of.multiprocessing_context,
@@ -170,8 +170,8 @@ class Maker:
             "prefetch_factor": None
             if workers == 0
             else _prefetch(of.prefetch_factor, workers * options.threads_per_worker),
-            "persistent_workers": of.persistent_workers,
-            "in_order": of.in_order,
+            "persistent_workers": bool(of.persistent_workers),
+            "in_order": bool(of.in_order),
             "seed": options.seed,
             "seed_records": "position" if seeds is True else seeds,
             "shard": options.shard,
@@ -186,7 +186,7 @@ class Maker:
 
     def _order(self, of: Any) -> dict[str, Any]:
         """Where the indices come from: Headrace's own order where PyTorch's sampler would give the same."""
-        sizes = {"batch_size": of.batch_size, "drop_last": of.drop_last}
+        sizes = {"batch_size": of.batch_size, "drop_last": bool(of.drop_last)}
         if isinstance(of.dataset, torch_data.IterableDataset):
             return sizes
         sampler, batch_sampler = of.sampler, of.batch_sampler

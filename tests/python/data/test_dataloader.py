@@ -685,6 +685,13 @@ def test_dataset_protocol() -> None:
         ({"batch_sampler": 5}, TypeError, "batch_sampler must be an iterable of lists of indices, got 5"),
         ({"seed_records": "positon"}, ValueError, "seed_records must be True, False or \"position\", got 'positon'"),
         ({"ragged": "padding"}, ValueError, 'ragged must be None, "pad"'),
+        ({"shuffle": "False"}, TypeError, "shuffle must be True or False, got 'False'"),
+        ({"drop_last": "no"}, TypeError, "drop_last must be True or False, got 'no'"),
+        ({"in_order": "no"}, TypeError, "in_order must be True or False"),
+        ({"persistent_workers": "no", "num_workers": 1}, TypeError, "persistent_workers must be True or False"),
+        ({"pin_memory": 2}, TypeError, "pin_memory must be True or False, got 2"),
+        ({"trace": "no"}, TypeError, "trace must be True or False"),
+        ({"progress": None}, TypeError, "progress must be True or False"),
         ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler excludes"),
         ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "batch_sampler excludes"),
         ({"batch_sampler": [[1]], "drop_last": True}, ValueError, "batch_sampler excludes"),
@@ -716,6 +723,13 @@ def test_dataset_protocol() -> None:
 def test_a_wrong_argument_is_a_clear_error(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         DataLoader(Ints(4), **arguments)
+
+
+@pytest.mark.parametrize("yes", [True, 1, np.True_, np.int64(1)])
+def test_a_flag_may_be_a_number_or_one_of_numpys(yes: Any) -> None:
+    loader = DataLoader(Ints(5), batch_size=2, shuffle=yes, drop_last=yes, in_order=yes, trace=yes)
+    assert (loader.shuffle, loader.drop_last, loader.in_order, loader.trace) == (True,) * 4
+    assert DataLoader(Ints(5), shuffle=0).shuffle is False
 
 
 def test_a_dataset_without_length_or_items_is_refused() -> None:
