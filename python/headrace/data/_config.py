@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -163,9 +164,14 @@ class LoaderConfig:
         sampled = self.sampler is not None or self.batch_sampler is not None
         indexed = ("__getitem__",) if sampled else ("__len__", "__getitem__")
         for method in ("__iter__",) if self.iterable else indexed:
-            if not hasattr(self.dataset, method):
-                kind = type(self.dataset).__name__
-                raise TypeError(f"dataset must have __len__ and __getitem__, or __iter__; {kind} has no {method}")
+            # A class has its methods for its instances; an enumeration, for one, has some for itself.
+            if not hasattr(type(self.dataset) if isinstance(self.dataset, type) else self.dataset, method):
+                got = f"{type(self.dataset).__name__} has no {method}"
+                if isinstance(self.dataset, type):
+                    got = f"got the class {self.dataset.__name__}: write {self.dataset.__name__}(...)"
+                elif isinstance(self.dataset, types.FunctionType):
+                    got = "got a function; if it is a generator function, call it"
+                raise TypeError(f"dataset must have __len__ and __getitem__, or __iter__; {got}")
         grain = self.sampler is not None and is_grain_sampler(self.sampler)
         self._set("source", SampledDataset(self.dataset, self.sampler) if grain else self.dataset)
 

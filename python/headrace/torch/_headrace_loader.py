@@ -12,6 +12,7 @@ from torch.utils import data as torch_data
 
 from headrace._warnings import warn
 from headrace.data import DataLoader as HeadraceLoader
+from headrace.data._argument_checks import integer
 from headrace.data._config import MAX_PREFETCH
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.torch._collation import TorchCollate
@@ -259,4 +260,4 @@ def _may_draw(dataset: Any) -> bool:
 
 def _prefetch(factor: int | None, producers: int) -> int:
     """Batches in flight in all. PyTorch's workers have none in flight with a factor of 0, and give none."""
-    return min(max(1, factor or 0) * producers, MAX_PREFETCH)
+    return min(max(1, integer("prefetch_factor", factor or 0)) * producers, MAX_PREFETCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import gc
 import multiprocessing
 import os
@@ -737,6 +738,19 @@ def test_a_dataset_without_length_or_items_is_refused() -> None:
         DataLoader(3)
     with pytest.raises(TypeError, match="has no __len__"):
         DataLoader(type("Endless", (), {"__getitem__": lambda self, index: index})())
+
+
+def test_a_class_or_a_function_in_place_of_a_dataset_is_told_how_to_be_called() -> None:
+    for kind in (Ints, type("Stream", (), {"__iter__": lambda self: iter([1])}), object):
+        with pytest.raises(TypeError, match=rf"; got the class {kind.__name__}: write {kind.__name__}\(\.\.\.\)"):
+            DataLoader(kind)
+
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match="got a function; if it is a generator function, call it"):
+        DataLoader(numbers)
+    assert next(iter(DataLoader(enum.Enum("Color", "red blue"), batch_sampler=[["red"]])))
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,11 @@ def test_a_state_of_another_loader_is_a_clear_error(change: dict[str, Any], erro
         loader.load_state_dict({**loader.state_dict(), **change})
 
 
-@pytest.mark.parametrize("state", [{}, None, [1], {"epoch": 1}])
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(TypeError, match="not a state of a loader"):
+@pytest.mark.parametrize(
+    ("state", "error"), [({}, ValueError), (None, TypeError), ([1], TypeError), ({"epoch": 1}, ValueError)]
+)
+def test_what_is_no_state_is_refused(state: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="not a state of a loader"):
         DataLoader(Ints(10)).load_state_dict(state)
 
 

@@ -687,6 +687,11 @@ def test_attributes_that_pytorch_lets_change_take_effect_at_the_next_epoch() -> 
     assert list(loader) == [2, 2]
 
 
+def test_a_prefetch_factor_that_is_no_integer_is_refused_as_it_was_given() -> None:
+    with pytest.raises(TypeError, match=r"prefetch_factor must be an integer, got 2\.5"):
+        DataLoader(range(4), num_workers=2, prefetch_factor=2.5)  # type: ignore[arg-type]
+
+
 def test_a_number_of_workers_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match=r"num_workers.*'auto'.*headrace\.DataLoader"):
         DataLoader([1, 2], num_workers="auto")  # type: ignore[arg-type]

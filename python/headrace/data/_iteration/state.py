@@ -217,7 +217,7 @@ def _details(state: Any) -> dict[str, Any]:
         raise TypeError(f"not a state of a loader: expected a dict, got {type(state).__name__}")
     missing = [key for key in ("version", "epoch", "batch") if key not in state]
     if missing:
-        raise TypeError(f"not a state of a loader: it lacks {missing[0]!r}; it has the keys {list(state)!r:.200}")
+        raise ValueError(f"not a state of a loader: it lacks {missing[0]!r}; it has the keys {list(state)!r:.200}")
     version = state["version"]
     if not any(_equal(version, known) for known in (1, _VERSION)):
         raise ValueError(
