@@ -95,6 +95,15 @@ def test_what_a_notebook_defines_is_refused_before_a_worker_starts(context: str)
     assert 'multiprocessing_context="fork"' in last
 
 
+def test_workers_that_start_after_the_last_line_of_the_program_cannot_import_it(tmp_path: Path) -> None:
+    late = "threading.Thread(target=lambda: (threading.main_thread().join(1), main('spawn'))).start()"
+    done = run(tmp_path, f'import threading\nif __name__ == "__main__":\n    {late}\n')
+    last = done.stderr.strip().splitlines()[-1]
+    assert "dataset needs Numbers, which the main module" in last, done.stderr
+    assert "which has run to its end" in last
+    assert "notebook" not in last
+
+
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_a_notebook_may_use_what_it_imports(context: str) -> None:
     program = (

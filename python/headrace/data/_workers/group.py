@@ -357,10 +357,15 @@ def _require_importable(config: LoaderConfig, start_method: str) -> None:
         with contextlib.suppress(Exception):  # what cannot be pickled is reported when workers start
             imports.dump(getattr(config, name))
         if imports.found is not None:
+            where, remedy = "this notebook, or interactive session, defines", "in a module (a .py file)"
+            # Python deletes the __file__ of a program that has run to its end, but not the loader.
+            script = getattr(getattr(main, "__loader__", None), "path", None)
+            if script is not None:
+                where, remedy = f"the main module {script!r} defines, which has run to its end", "in another module"
             raise pickle.PicklingError(
-                f"{name} needs {imports.found}, which this notebook, or interactive session, defines: workers of the "
-                f'start method "{start_method}" cannot import that. Define it in a module (a .py file) that the '
-                'notebook imports, or pass multiprocessing_context="fork" or workers="thread".'
+                f'{name} needs {imports.found}, which {where}: workers of the start method "{start_method}" cannot '
+                f"import that. Define it {remedy} that the {'notebook' if script is None else 'program'} imports, or "
+                'pass multiprocessing_context="fork" or workers="thread".'
             )
 
 
