@@ -180,6 +180,8 @@ def test_no_data_is_an_error_in_time(config: dict[str, Any]) -> None:
     Generator(numbered(0, 3), config).run()
     with pytest.raises(TimeoutError, match=r"no data after 0\.1 seconds: .* has 3 of 5 samples.*generator running"):
         MongoheadDataset(config, timeout=0.1)
+    with pytest.raises(TimeoutError, match="no data after 1 second: "):
+        MongoheadDataset(config, timeout=1)
 
 
 def test_waiting_for_data_is_said(

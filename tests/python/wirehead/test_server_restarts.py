@@ -15,15 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ferretdb_server import Server
 from pieces import sample, whole
 
 from headrace import DataLoader
-from headrace.wirehead import MongoTupleheadDataset
+from headrace.wirehead import Config, MongoTupleheadDataset, StoreUnreachableError
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.open_store import open_store
 
 
 def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Server) -> None:
@@ -206,3 +208,30 @@ def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_se
     swaps = re.findall(r"so far: (\d+) Documents deleted: 0 Generation: (\d+)", managed.read_text())
     assert [int(generation) for _, generation in swaps] == list(range(1, len(swaps) + 1))
     assert all(int(samples) == cap * int(generation) for samples, generation in swaps)
+
+
+def test_a_store_says_once_an_outage_that_it_waits(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    config = Config.load({"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 5, "TIMEOUT": 60})
+    with contextlib.closing(open_store(config)) as store:
+        for outages in (1, 2):
+            own_server.stop()
+            threading.Timer(7, own_server.start).start()
+            store.scan("leases")
+            store.scan("leases")
+            said = [message for message in caplog.messages if "does not answer" in message]
+            assert len(said) == outages
+    assert re.fullmatch(
+        r"the database at 127\.0\.0\.1:\d+ does not answer \(Connection refused\); trying for 60 s \(TIMEOUT\)", said[0]
+    )
+
+
+def test_a_store_that_has_never_found_its_server_says_so_without_the_password(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WIREHEAD_PASSWORD", "swordfish")
+    config = Config.load({"DBNAME": "test", "MONGOHOST": "mongodb://me@127.0.0.1:1", "SWAP_CAP": 5, "TIMEOUT": 4})
+    with pytest.raises(StoreUnreachableError):
+        open_store(config)
+    assert caplog.messages == [
+        "the database at 127.0.0.1:1 does not answer (Connection refused); trying for 4 s (TIMEOUT)"
+    ]

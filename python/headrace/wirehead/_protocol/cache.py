@@ -284,7 +284,8 @@ class Cache:
         while (generation := self._current_if_there()) == 0:
             now = time.monotonic()
             if now > deadline:
-                raise TimeoutError(f"no data after {timeout:g} seconds: {self._first_fill()}. Is a generator running?")
+                waited = f"{timeout:g} second{'s' * (timeout != 1)}"
+                raise TimeoutError(f"no data after {waited}: {self._first_fill()}. Is a generator running?")
             if now >= word:
                 log.warning("no data yet: %s; waiting up to %g s", self._first_fill(), timeout)
                 word = now + _NEXT_WORD

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 import json
+import logging
 import math
 import os
 import queue
@@ -13,6 +14,7 @@ import random
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -36,9 +38,17 @@ try:
         PyMongoError,
         ServerSelectionTimeoutError,
     )
+    from pymongo.monitoring import (
+        ServerHeartbeatFailedEvent,
+        ServerHeartbeatListener,
+        ServerHeartbeatStartedEvent,
+        ServerHeartbeatSucceededEvent,
+    )
     from pymongo.uri_parser import split_options
 except ImportError:
     raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'pymongo>=4.8' zstandard") from None
+
+log = logging.getLogger("headrace.wirehead")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,6 +67,7 @@ _FEW = 8  # chunks that are looked for one by one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _LONGEST_GAP = 0.05  # seconds between two collections that are dropped
 _ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
+_FIRST_WORD = 3.0  # seconds that an operation waits for a server before that is said
 _FAREWELL = 1.0  # seconds for all that a store does once it closes
 
 
@@ -94,7 +105,9 @@ class MongoStore:
     def __init__(self, config: Config) -> None:
         assert config.mongohost is not None
         self.config = config
-        self._client: pymongo.MongoClient[Document] = _connect(config)
+        self._waiting: dict[object, float] = {}  # operations in progress, and since when
+        self._says_outage = True  # not again before one has succeeded
+        self._client: pymongo.MongoClient[Document] = _connect(config, _Heartbeats(self))
         self._database = self._client[config.dbname]
         self._incarnation: str | None = None
         self._has_sessions = False
@@ -339,7 +352,16 @@ class MongoStore:
         """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
         through.
         """
-        start = time.monotonic()
+        this, start = object(), time.monotonic()
+        self._waiting[this] = start
+        try:
+            result = self._until(start, operation)
+        finally:
+            del self._waiting[this]
+        self._says_outage = True
+        return result
+
+    def _until(self, start: float, operation: Callable[[Any], Result]) -> Result:
         pause = _SHORTEST_PAUSE
         while True:
             deadline = min(start + self.config.timeout, self._ends)
@@ -363,7 +385,7 @@ class MongoStore:
                     raise self._refused(error) from None
                 problem = error
             if time.monotonic() + pause >= deadline:
-                tried = f"{self.config.timeout:g} seconds (TIMEOUT)"
+                tried = f"{self.config.timeout:g} second{'s' * (self.config.timeout != 1)} (TIMEOUT)"
                 if deadline == self._ends:
                     tried = f"{_FAREWELL:g} second when it was closed"
                 raise StoreUnreachableError(
@@ -372,6 +394,20 @@ class MongoStore:
                 ) from None
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _say_outage(self, error: Exception) -> None:
+        """A server did not answer PyMongo's monitor, which asks often while an operation waits for one."""
+        waiting = list(self._waiting.values())
+        if not (waiting and self._says_outage and time.monotonic() - min(waiting) >= _FIRST_WORD):
+            return
+        if not self._client.topology_description.has_readable_server(self._client.read_preference):
+            self._says_outage = False
+            log.warning(
+                "the database at %s does not answer (%s); trying for %g s (TIMEOUT)",
+                self.config.location,
+                self._reason(error),
+                self.config.timeout,
+            )
 
     def _refused(self, error: Exception) -> StoreError:
         text = self._without_password(error)
@@ -388,11 +424,35 @@ class MongoStore:
             )
         return StoreError(f"the database at {self.config.location} refused: {text}")
 
+    def _reason(self, error: Exception) -> str:
+        """In few words: the operating system's, if it is to blame."""
+        text = self._without_password(error)
+        of_system = re.search(r"\[Errno -?\d+\] ([^(,]+)", text)
+        return of_system[1].strip() if of_system else text
+
     def _without_password(self, error: Exception) -> str:
         text = re.sub(r", Timeout: .*", "", str(error))
         for secret in _passwords(self.config):
             text = text.replace(secret, "***")
         return text
+
+
+class _Heartbeats(ServerHeartbeatListener):
+    """Tells a store, if it is still there, of servers that do not answer."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = weakref.ref(store)
+
+    def started(self, event: ServerHeartbeatStartedEvent) -> None:
+        pass
+
+    def succeeded(self, event: ServerHeartbeatSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: ServerHeartbeatFailedEvent) -> None:
+        store = self._store()
+        if store is not None:
+            store._say_outage(event.reply)
 
 
 def _left(deadline: float) -> float:
@@ -482,9 +542,9 @@ def _check_options(query: str, config: Config) -> None:
             raise ConfigError(f"{config.source}: MONGOHOST: option {name!r}: {reason}") from None
 
 
-def _connect(config: Config) -> pymongo.MongoClient[Document]:
+def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.MongoClient[Document]:
     host = config.mongohost or ""
-    options: dict[str, Any] = {"tz_aware": True, "appname": "headrace.wirehead"}
+    options: dict[str, Any] = {"tz_aware": True, "appname": "headrace.wirehead", "event_listeners": [heartbeats]}
     try:
         uri = re.match(r"mongodb(?:\+srv)?://(?:([^:/@]+)(:[^@/]*)?@)?", host)
         user, password = (uri[1], uri[2]) if uri else (None, None)
