@@ -40,8 +40,8 @@ class WireheadGenerator:
     the generators manage the swaps themselves, one of them at a time.
 
     Args:
-        generator: yields samples: tuples of NumPy arrays, torch tensors or numbers, one for each name in SAMPLE; or
-            dicts with these names as keys.
+        generator: yields samples: tuples of NumPy arrays, torch tensors, numbers, strings or dates, one for each
+            name in SAMPLE; or dicts with these names as keys.
         config_path: path of ``config.yaml``, or a mapping with its keys.
         n_samples: maximum number of samples to store, in all calls of :meth:`run` together; None: no limit.
 
@@ -70,6 +70,8 @@ class WireheadGenerator:
             raise TypeError(f"generator must yield samples; got {what}") from None
         self.n_samples = None if n_samples is None else _checked_number(n_samples)
         self.stored = 0
+        self._name = "the generator"  # in messages
+        self._wrong: tuple[int, Exception] | None = None  # the number of a sample that cannot be stored, and why
         self._stop = threading.Event()
 
     def run(self, verbose: bool = False) -> int:
@@ -105,7 +107,7 @@ class WireheadGenerator:
                     with contextlib.suppress(StoreError):
                         self._finish(cache, manager, writer)
                     raise
-                self._finish(cache, manager, writer)
+                self._finish(cache, manager, writer, self.stored - before)
             except (StoreUnreachableError, SecondSignal):
                 self._stop.set()  # a sample may be on its way
                 leases.pop_all()  # no other process needs to know that they end
@@ -135,26 +137,40 @@ class WireheadGenerator:
 
         with _StoringThread(store) as thread:
             left = None if self.n_samples is None else self.n_samples - self.stored
-            for sample in itertools.islice(self.generator, left):
-                arrays = [dataclasses.replace(named, array=named.array.copy()) for named in writer.take(sample)]
+            for number, sample in enumerate(itertools.islice(self.generator, left)):
+                try:
+                    taken = writer.take(sample)
+                except (TypeError, ValueError) as error:
+                    self._wrong = number, error
+                    raise
+                arrays = [dataclasses.replace(named, array=named.array.copy()) for named in taken]
                 if not thread.hand_over(arrays) or self._stop.is_set():
                     return
 
-    def _finish(self, cache: Cache, manager: GenerationManager, writer: Writer) -> None:
+    def _finish(self, cache: Cache, manager: GenerationManager, writer: Writer, stored: int | None = None) -> None:
         """Waits until generations that are full have been swapped: this may be the last generator. But not for slow
         readers, nor if it was stopped.
+
+        Args:
+            stored: samples, to be logged with those that no reader sees yet; None: the generator did not end by itself.
         """
         if self._stop.is_set():
             return
         writer.close()  # or the swaps would wait for its lease
         now = time.monotonic()
         deadline, patience = now + 2 * self.config.lease, now + _PATIENCE
-        while cache.fill(cache.current() + 1) == self.config.swap_cap and now < deadline:
+        cap = self.config.swap_cap
+        while (fill := cache.fill(cache.current() + 1)) == cap and now < deadline:
             if manager.blocked is not None and now >= patience:
                 break
             now = time.monotonic()
             if manager.step() is None:
                 time.sleep(0.01)
+        if stored is None:
+            return
+        rest = f"; the next generation has {fill} of {cap}, and readers do not see it until it is full"
+        text = f"{self._name} ended after {stored} sample{'s' * (stored != 1)}"
+        log.info("%s%s", text, rest if fill < cap and (fill > 0 or stored == 0) else "")
 
 
 def _checked_number(n_samples: Any) -> int:

@@ -30,6 +30,12 @@ FUNCTIONS = """
         raise RuntimeError("this generator is broken")
         yield
 
+    def nothing():
+        yield from ()
+
+    def triples():
+        yield 1, 2, 3
+
     def few():
         yield from [(1, 2)] * 4
 

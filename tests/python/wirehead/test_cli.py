@@ -64,6 +64,27 @@ def test_generators_end_with_their_supervisor(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_generator_that_ends_says_what_it_has_made(folder: Path) -> None:
+    for name, made in (("nothing", "ended after 0 samples; the next generation has 0 of 30"), ("few", "4 of 30")):
+        result = run(folder, "generate", f"functions:{name}")
+        assert result.returncode == 0
+        (line,) = result.stdout.splitlines()
+        assert line.startswith("generator 0 ended after ")
+        assert line.endswith(f"{made}, and readers do not see it until it is full")
+    result = run(folder, "generate", "functions:few", "--samples", "1")
+    assert result.stdout.startswith("generator 0 ended after 1 sample; the next generation has 5 of 30")
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_wrong_first_sample_is_one_line_and_no_restart(folder: Path) -> None:
+    result = run(folder, "generate", "functions:triples")
+    assert result.returncode == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("generator 0 is given up: sample 0 of this generator cannot be stored: it is of type tuple")
+    assert line.endswith("yield a tuple of 2 arrays, or change SAMPLE")
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
 def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
     result = run(folder, "generate", "functions:broken")
     assert result.returncode == 1
