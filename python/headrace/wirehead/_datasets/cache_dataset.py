@@ -238,7 +238,7 @@ class CacheDataset:
 
     def _sample(self, index: Any, out: Any = None) -> Any:
         """One sample."""
-        round, id = self._round_and_id(operator.index(index))
+        round, id = self._round_and_id(_whole(index))
         cap = self.config.swap_cap
         generation: int | None = None
         for skipped in range(cap):
@@ -260,7 +260,7 @@ class CacheDataset:
 
     def name_of(self, index: Any) -> str:
         """What messages call the sample of an index, one of a sampler's too, that this process has read just now."""
-        round, id = self._round_and_id(operator.index(index))
+        round, id = self._round_and_id(_whole(index))
         generation = self._generation if round is None else self._rounds.get(round.number, self._generation)
         return _Name(f"{id} of generation {generation}")
 
@@ -306,7 +306,7 @@ class CacheDataset:
 
     def _many(self, ids: Sequence[Any]) -> list[tuple[int, Any]]:
         """Several samples of one generation, each with its id as given."""
-        numbers = [operator.index(id) for id in ids]
+        numbers = [_whole(id) for id in ids]
         for _ in range(3):
             with self._locked():
                 _, reader = self._open()
@@ -437,6 +437,13 @@ def _close(cache: Cache, reader: Reader, pid: int) -> None:
         with contextlib.suppress(StoreError):
             reader.close()
         cache.close()
+
+
+def _whole(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(f"an index is a whole number, got {index!r:.200}") from None
 
 
 def _floating(value: Any) -> Any:
