@@ -149,7 +149,7 @@ def test_a_description_of_an_impossible_array_is_damage(
     cache.store.remove(of_block, "000000000003")
     cache.store.insert(of_block, "000000000003", wrong)
     Generator(numbered(50, 2), config).run()
-    manager, deadline = GenerationManager(cache), time.monotonic() + 20
+    manager, deadline = GenerationManager(cache), time.monotonic() + 60
     while cache.current() == 0:
         manager.step()
         assert time.monotonic() < deadline
