@@ -68,7 +68,7 @@ def convert_reader_to_recordio_files(
     base, extension = os.path.splitext(filename)
     if extension != ".recordio":
         raise errors.InvalidArgument(f"the name of the files has to end in .recordio, got '{filename}'")
-    batches = iter(reader_creator())
+    batches = (batch for batch in reader_creator())
     written = 0
     for index, first in enumerate(batches):
         part = itertools.chain([first], itertools.islice(batches, batch_per_file - 1))

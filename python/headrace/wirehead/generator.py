@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import dataclasses
-import itertools
 import logging
 import operator
 import queue
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from headrace._next_items import next_items
 from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._format.sample import NamedArray
 from headrace.wirehead._protocol.cache import Cache
@@ -137,7 +137,7 @@ class WireheadGenerator:
 
         with _StoringThread(store) as thread:
             left = None if self.n_samples is None else self.n_samples - self.stored
-            for number, sample in enumerate(itertools.islice(self.generator, left)):
+            for number, sample in enumerate(next_items(self.generator, left)):
                 try:
                     taken = writer.take(sample)
                 except (TypeError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -174,6 +175,41 @@ def test_batch_sampler_decides_the_batches(num_workers: int) -> None:
     loader = DataLoader(Ints(10), batch_sampler=lists, num_workers=num_workers)
     assert [batch.tolist() for batch in loader] == [[1, 2, 3], [4], [5, 6]]
     assert len(loader) == 3
+
+
+class Restarting:
+    """Yields the items of a sequence; ``iter`` returns it, back at its beginning."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+        self.left: Any = iter(())
+
+    def __iter__(self) -> Restarting:
+        self.left = iter(self.items)
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.left)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_sampler_may_begin_anew_whenever_it_is_asked_for_an_iterator(num_workers: int, drop_last: bool) -> None:
+    lists = [[0, 1], [2, 3], [4, 5], [6]]
+    for arguments in (
+        {"batch_sampler": Restarting(lists)},
+        {"batch_sampler": BatchSampler(Restarting(range(7)), 2, False)},
+        {"sampler": Restarting(range(7)), "batch_size": 2, "drop_last": drop_last},
+    ):
+        expected = lists[:-1] if drop_last and "sampler" in arguments else lists
+        loader = DataLoader(Ints(7), num_workers=num_workers, **arguments)
+        for _ in range(2):
+            assert [batch.tolist() for batch in itertools.islice(loader, 10)] == expected
+        epoch = iter(loader)
+        assert [next(epoch).tolist() for _ in range(2)] == expected[:2]
+        again = DataLoader(Ints(7), num_workers=num_workers, **arguments)
+        again.load_state_dict(loader.state_dict())
+        assert [batch.tolist() for batch in itertools.islice(again, 10)] == expected[2:]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -122,6 +122,20 @@ def test_decorators_and_passes(exe: fluid.Executor, tmp_path: Path) -> None:
     assert sorted(read_all(exe, reader, outs)) == sorted(numbers)
 
 
+def test_a_readers_iterator_may_begin_anew_whenever_it_is_asked_for_one(tmp_path: Path) -> None:
+    class Restarting:
+        def __iter__(self) -> Any:
+            self.left = iter(samples(5)())
+            return self
+
+        def __next__(self) -> Any:
+            return next(self.left)
+
+    name = str(tmp_path / "part.recordio")
+    assert recordio_writer.convert_reader_to_recordio_files(name, 2, Restarting, feeder()) == 5
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_several_files_are_read_at_once(exe: fluid.Executor, tmp_path: Path, threads: int) -> None:
     before = set(os.listdir("/proc/self/task"))

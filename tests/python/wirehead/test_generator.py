@@ -138,10 +138,8 @@ def test_a_second_run_stores_what_the_first_has_left(folder_config: dict[str, An
     failing: list[BaseException] = [OSError("no more for now")]
 
     class Samples:
-        def __init__(self) -> None:
-            self.made = 0
-
         def __iter__(self) -> Iterator[tuple[Any, int]]:
+            self.made = 0
             return self
 
         def __next__(self) -> tuple[Any, int]:

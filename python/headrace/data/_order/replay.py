@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import array
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace import errors
+from headrace._next_items import next_items
 from headrace.data._argument_checks import integer
 from headrace.data._order.index_plan import (
     IndexPlan,
@@ -165,7 +165,7 @@ class ReplayPlan(IndexPlan):
         with self._draws.repeated(restored) as generators:
             self._indices = iter(self._sampler)
             for _ in range(self._first):
-                group = list(itertools.islice(self._indices, self._group_size))
+                group = list(next_items(self._indices, self._group_size))
                 if not group:
                     break
                 checksum = index_checksum(self._checked(group), checksum)
@@ -188,7 +188,7 @@ class ReplayPlan(IndexPlan):
         before = len(drawn)
         # An exception, the sampler's or an interrupt, may end the iterator: a generator does not survive one.
         was_broken_off, self._broken_off = self._broken_off, True
-        drawn.extend(itertools.islice(self._indices, count))
+        drawn.extend(next_items(self._indices, count))
         if was_broken_off and len(drawn) == before and getattr(self._indices, "gi_frame", self) is None:
             raise errors.FailedPrecondition(
                 "the sampler was interrupted while it was running and cannot continue: resume from the current "

@@ -6,7 +6,6 @@ epoch is computed from the seed on its own, so that a loader can start in the mi
 
 from __future__ import annotations
 
-import itertools
 import operator
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from headrace import _core
+from headrace._next_items import next_items
 from headrace.data._argument_checks import is_torch_generator, positive
 from headrace.data._samplers.draws import random_words, scaled_words
 from headrace.data._samplers.permuted_range import BLOCK, Int64Array, checked_range, permuted_indices
@@ -217,7 +217,7 @@ class BatchSampler(Sampler["list[Any]"]):
 
     def __iter__(self) -> Iterator[list[Any]]:
         indices = iter(self.sampler)
-        while batch := list(itertools.islice(indices, self.batch_size)):
+        while batch := list(next_items(indices, self.batch_size)):
             if len(batch) < self.batch_size and self.drop_last:
                 return
             yield batch
