@@ -103,11 +103,12 @@ class DataLoader(Generic[Batch]):
             memory, whatever the number of workers; if that many batches take more than 16 MiB, there are only as many
             as keep the consumer from waiting. Default: two per worker, at most 8; four per worker where one worker
             makes a whole batch, as with a ``collate_fn``, an iterable dataset, or one with ``__getitems__``.
-        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
-            Default: as long as the dataset and the functions have not changed. True: also if the loader cannot tell
-            whether they have changed, as with a large dataset (see :meth:`refresh`). Workers that may make any sample
-            exit nevertheless after a minute between two epochs, and the next epoch starts new ones; a single worker,
-            and workers that read streams or make particular batches, stay.
+        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends, unless
+            something may change in between that the loader cannot see. Default: as long as the dataset and the
+            functions have not changed. True: also if the loader cannot tell whether they have changed, as with a large
+            dataset (see :meth:`refresh`). Workers that may make any sample exit nevertheless after a minute between two
+            epochs, and the next epoch starts new ones; a single worker, and workers that read streams or make
+            particular batches, stay.
         in_order: batches arrive in their order; False: as they become ready, except those of one stream.
         pin_memory_device: accepted for compatibility with PyTorch, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import multiprocessing
+import multiprocessing.shared_memory
 import pickle
 import sys
 import threading
@@ -250,6 +251,29 @@ def test_mapped_files_are_looked_at_where_workers_do_not_share_them(tmp_path: Pa
     private[3] = 2
     assert forked is not None
     assert not forked.holds((private,))
+
+
+def test_a_snapshot_says_whether_the_workers_share_some_of_it(tmp_path: Path) -> None:
+    mapped = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.int64, shape=(10,))
+    memory = multiprocessing.shared_memory.SharedMemory(create=True, size=8)
+    shared = [multiprocessing.Value("i", 0), multiprocessing.Event(), memory, mapped]
+    own = [np.zeros(3), threading.Lock(), np.load(tmp_path / "a.npy", mmap_mode="c"), adder, {"a": 1}]
+    for each, expected in [*((each, True) for each in shared), *((each, False) for each in own)]:
+        thing = Thing()
+        thing.value = [each]
+        snapshot = Snapshot.take((thing,), True)
+        assert snapshot is not None
+        assert snapshot.shares is expected, each
+        assert snapshot.holds((thing,))
+    memory.close()
+    memory.unlink()
+
+
+def test_tensors_that_are_sent_are_shared_from_then_on() -> None:
+    torch = pytest.importorskip("torch")
+    forked, sent = (Snapshot.take((torch.zeros(3),), way) for way in (True, False))
+    shared = Snapshot.take((torch.zeros(3).share_memory_(),), True)
+    assert [each.shares for each in (forked, sent, shared) if each is not None] == [False, True, True]
 
 
 def test_a_snapshot_says_whether_it_knows_all_classes_of_another() -> None:

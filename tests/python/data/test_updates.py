@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import multiprocessing
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +282,51 @@ def test_what_was_made_ahead_is_made_again() -> None:
         dataset.options["shift"] = shift  # while batches of this epoch are there already
         expected = [index + shift for batch in order for index in batch.tolist()]
         assert epoch_of(loader)[0] == expected
+
+
+class Curriculum:
+    """Samples that say what is in memory that the program and the workers share."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.shared: Any = None
+        self.ballast = np.zeros(9 << 20 if kind == "much" else 1)  # too large to be compared
+        if kind == "file":
+            self.shared = np.memmap(folder / "shared", mode="w+", dtype=np.int64, shape=(1,))
+        elif kind == "tensor":
+            self.shared = pytest.importorskip("torch").zeros(1, dtype=int).share_memory_()
+        elif kind != "nothing":
+            self.shared = multiprocessing.Array("q", 1)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.shared[0])
+
+
+@pytest.mark.parametrize("kind", ["value", "much", "file", "tensor"])
+@pytest.mark.parametrize("workers", ["process", "thread"])
+def test_what_is_shared_is_not_read_before_the_epoch_begins(kind: str, workers: str, tmp_path: Path) -> None:
+    context = "fork" if workers == "process" else None
+    dataset = Curriculum(tmp_path, kind)
+    way: dict[str, Any] = {"workers": workers, "multiprocessing_context": context, "persistent_workers": True}
+    loader = DataLoader(dataset, 2, num_workers=1, seed=1, to="numpy", **way)
+    for epoch in range(4):
+        dataset.shared[0] = epoch
+        assert [batch.tolist() for batch in loader] == [[epoch] * 2] * 2
+        time.sleep(0.02)  # so that workers could have made all of the next one
+
+
+def test_threads_read_nothing_too_early_once_something_is_shared(tmp_path: Path) -> None:
+    dataset, shared = Curriculum(tmp_path, "nothing"), multiprocessing.Array("q", 1)
+    dataset.shared = [0]
+    loader = DataLoader(dataset, 2, num_workers=1, seed=1, workers="thread")
+    assert [batch.tolist() for batch in loader] == [[0, 0]] * 2
+    dataset.shared = shared
+    for epoch in range(1, 5):
+        shared[0] = epoch
+        assert [batch.tolist() for batch in loader] == [[epoch] * 2] * 2
+        time.sleep(0.02)
 
 
 class Stream:

@@ -117,6 +117,8 @@ class Engine:
             and (self.comparable or config.always_persistent or config.workers == "thread")
             and not config.read_once  # by these workers; others have the program's, which is unread
         )
+        # What is shared may change before the next epoch begins, and so may what cannot be compared.
+        cross_epochs = self.lasts and snapshot is not None and not snapshot.shares
         order, plan = ("stream", None) if config.iterable else make_plan(config, seed)
         prefetch = config.prefetch_factor if config.num_workers else 1
         self.scheduler = _core.BatchScheduler(
@@ -127,7 +129,7 @@ class Engine:
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
             **scheduler_options(config, order, prefetch),
-            cross_epochs=config.num_workers > 0 and self.lasts and (self.comparable or config.workers == "process"),
+            cross_epochs=cross_epochs,
             in_order=self.in_order,
         )
         self.supply = IndexSupply(config, order, plan, self.scheduler, self.length, seed, prefetch)

@@ -36,11 +36,12 @@ class Snapshot:
     Attributes:
         objects: those that it names by identity: classes, the code of functions, modules. Kept, so that nothing else
             can take their addresses.
+        shares: whether the program and the workers share some of it, and see at once how the other changes that.
     """
 
-    def __init__(self, stream: bytes, arrays: ArrayContents, objects: list[Any], forked: bool) -> None:
-        self._stream, self._arrays = stream, arrays
-        self.objects = objects
+    def __init__(self, record: _Record, arrays: ArrayContents, forked: bool) -> None:
+        self._stream, self._arrays = bytes(record.stream), arrays
+        self.objects, self.shares = record.objects, record.shares
         self._forked = forked
 
     @classmethod
@@ -53,7 +54,7 @@ class Snapshot:
         record, arrays = _Record(), ArrayVisit(_MAX_ARRAYS)
         if not _dump(roots, record, arrays, forked):
             return None
-        return cls(bytes(record.stream), arrays.contents, record.objects, forked)
+        return cls(record, arrays.contents, forked)
 
     def holds(self, roots: tuple[Any, ...]) -> bool:
         """Whether a snapshot taken now would equal this one."""
@@ -75,6 +76,7 @@ class _Record:
     def __init__(self) -> None:
         self.stream = bytearray()
         self.objects: list[Any] = []
+        self.shares = False
         self._numbers: dict[int, int] = {}
 
     def write(self, data: Any) -> int:
@@ -95,6 +97,7 @@ class _Comparison:
 
     def __init__(self, stream: bytes, objects: list[Any]) -> None:
         self._stream, self._objects = stream, objects
+        self.shares = False
         self._at = 0
         self._numbers: dict[int, int] = {}
 
@@ -127,9 +130,12 @@ def _dump(roots: tuple[Any, ...], sink: _Record | _Comparison, arrays: ArrayVisi
     return True
 
 
-# Objects without contents, and those that all processes see in the same way.
+# Objects without contents, and the modules of those whose contents all processes share.
 _LOCKS = type(threading.Lock()), type(threading.RLock())
-_SHARED = frozenset(f"multiprocessing.{name}" for name in ("synchronize", "sharedctypes", "queues", "connection"))
+_SHARED = frozenset(
+    f"multiprocessing.{name}"
+    for name in ("synchronize", "sharedctypes", "queues", "connection", "managers", "shared_memory")
+)
 
 
 def _same(*_: Any) -> None:
@@ -142,7 +148,7 @@ class _Pickler(pickle.Pickler):
         number_of_array = arrays.persistent_id()
         if number_of_array is not None:
             self.persistent_id = number_of_array  # type: ignore[method-assign]
-        self._number_of = sink.number_of
+        self._sink, self._number_of = sink, sink.number_of
         self._forked = forked
         self._left = _MAX_OBJECTS
 
@@ -164,12 +170,16 @@ class _Pickler(pickle.Pickler):
                 return _same, ()
         if isinstance(value, types.MethodType):
             return _same, (), (value.__func__, value.__self__)
-        if isinstance(value, _LOCKS) or type(value).__module__ in _SHARED:
+        if type(value).__module__ in _SHARED:
+            self._sink.shares = True
+            return _same, (self._number_of(value),)
+        if isinstance(value, _LOCKS):
             return _same, (self._number_of(value),)
         if isinstance(value, functools._lru_cache_wrapper):
             return _same, (self._number_of(value),), (value.__dict__,)
         if self._forked and isinstance(value, np.memmap) and value.mode != "c":
-            # All processes that map the file see the same contents.
+            # All processes that map the file see the same contents, which any of them may change.
+            self._sink.shares = True
             layout = value.__array_interface__["data"], value.shape, value.strides, value.dtype.str
             return _same, (self._number_of(getattr(value, "_mmap", None)), layout)
         return self._reduce_tensor(value) if is_tensor(value) else NotImplemented
@@ -177,7 +187,10 @@ class _Pickler(pickle.Pickler):
     def _reduce_tensor(self, value: Any) -> Any:
         """Torch's own pickles copy several times, and those of tensors in shared memory their contents, too."""
         about = type(value), str(value.dtype), tuple(value.shape), value.requires_grad, value.__dict__
-        if value.is_shared():  # as the workers see it, too
+        shared = value.is_shared()
+        if shared or not self._forked:  # to be sent, it moves to shared memory
+            self._sink.shares = True
+        if shared:
             return _same, (self._number_of(value), value.data_ptr(), value.stride()), about
         if value.device.type != "cpu" or str(value.layout) != "torch.strided" or value.is_quantized or value.is_nested:
             return NotImplemented

@@ -194,7 +194,7 @@ class WorkerGroup:
             if not isinstance(self.pool, ProcessPool):  # threads have the program's own, but may have worked ahead
                 if changed:
                     self._snapshot = Snapshot.take(self._roots, True)
-                self.revision += changed or self._snapshot is None
+                self.revision += changed or self._snapshot is None or self._snapshot.shares
                 return True
             if changed and not self._note_change(self.pool.updates):
                 return False
