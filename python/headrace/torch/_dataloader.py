@@ -9,6 +9,7 @@ from torch.utils import data as torch_data
 
 from headrace.data._config import MAX_WORKERS
 from headrace.torch._headrace_loader import Maker, Option, Options, is_datapipe, maker_of
+from headrace.torch._samplers import show_epoch_at
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -102,6 +103,9 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             trace=trace,
         )
         self._headrace = Maker(options)
+        order = self._headrace.sampler(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        if order is not None:
+            shuffle, sampler = None, order
         # Where Lightning looks for the arguments of a loader that it recreates.
         for name, value in options.given().items():
             vars(self).setdefault(name, value)
@@ -124,10 +128,14 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if order is not None:
+            show_epoch_at(self.batch_sampler, order)
         # Too many workers, and datasets that cannot be read, are errors when an epoch starts, as with PyTorch.
         can_be_read = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
         if can_be_read and not is_datapipe(dataset) and self.num_workers <= MAX_WORKERS:
-            maker_of(self).loader(self)  # whose errors belong here
+            loader = maker_of(self).loader(self)  # whose errors belong here
+            if order is not None and loader.seed is not None:  # which a generator has given, if there was none
+                order.seed = loader.seed
 
     # Read-only. A subclass may reuse these names.
     seed = Option[Optional[int]]()
@@ -176,7 +184,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration continue from ``state``; see :meth:`headrace.DataLoader.load_state_dict`."""
-        maker_of(self).stateful(self).load_state_dict(state)
+        maker_of(self).load_state_dict(self, state)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. Also calls the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
 
@@ -12,12 +13,15 @@ from torch.utils import data as torch_data
 
 from headrace._warnings import warn
 from headrace.data import DataLoader as HeadraceLoader
-from headrace.data._argument_checks import integer
+from headrace.data._argument_checks import integer, rank_and_world
 from headrace.data._config import MAX_PREFETCH
 from headrace.data._iteration.iterator import BatchIterator
+from headrace.data._iteration.state import Position
+from headrace.data._world import sharing_sampler
 from headrace.torch._collation import TorchCollate
 from headrace.torch._errors import as_pytorch_says
 from headrace.torch._iterator import Batches, CheckedBatches
+from headrace.torch._samplers import InOrder, LoaderSampler
 
 Value = TypeVar("Value", covariant=True)
 
@@ -76,6 +80,27 @@ class _Loader(HeadraceLoader):
     _rephrases = staticmethod(as_pytorch_says)
     _iterator_class: type[BatchIterator] = Batches
 
+    def follow(self, sampler: LoaderSampler) -> None:
+        """Has the next iteration begin with the epoch that was chosen at the loader's sampler, if one was. As with
+        PyTorch, an iteration of which nothing has been read yet is the next one. A state that was loaded goes before,
+        unless it has nothing left of its epoch.
+        """
+        epoch = sampler.chosen_epoch()
+        if epoch is None:
+            return
+        unread = None
+        for running in self._running:
+            if isinstance(running, Batches) and running.progress is self._latest and running.unread:
+                unread = running
+        position, resumed = (self._next, self._resuming) if unread is None else unread.progress.back
+        if resumed and position.batch < len(self):
+            return
+        if unread is None:
+            self.set_epoch(epoch)
+        elif epoch != position.epoch:
+            self._next = Position(epoch + 1)
+            unread.restart(Position(epoch), self._give_back(unread.progress))
+
 
 class _AllReplicas:
     """The order that PyTorch's ``DistributedSampler`` shares out: position p of it is that of replica p % num_replicas.
@@ -109,6 +134,19 @@ class Maker:
         self._arguments: dict[str, Any] = {}
         self._replicas: _AllReplicas | None = None
 
+    def sampler(
+        self, dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any
+    ) -> LoaderSampler | None:
+        """What shows the order of a loader with these arguments; None if that is PyTorch's, or a given sampler's."""
+        seed, shard = self.options.seed, self.options.shard
+        usual = (seed is None and shard == (0, 1)) or isinstance(dataset, torch_data.IterableDataset)
+        if usual or is_datapipe(dataset) or sampler is not None or batch_sampler is not None:
+            return None
+        if shuffle:
+            torch_data.RandomSampler(dataset)  # raises what PyTorch's loader raises
+        kind = LoaderSampler if shuffle else InOrder
+        return kind(dataset, seed, rank_and_world(shard), _group(batch_size, drop_last, shard))
+
     def loader(self, of: Any) -> HeadraceLoader:
         """The loader that makes the batches. Attributes that PyTorch lets change take effect at the next epoch."""
         return self._current(of)
@@ -135,8 +173,19 @@ class Maker:
         batches = iter(loader)
         if isinstance(batches, CheckedBatches):
             batches.expect(of.dataset, said, pins)
-        assert isinstance(batches, BatchIterator)
+        assert isinstance(batches, Batches)
+        if isinstance(of.sampler, LoaderSampler):
+            of.sampler.begin_epoch(loader._next.epoch)
+            batches.follow(weakref.ref(loader), of.sampler)
         return batches
+
+    def load_state_dict(self, of: Any, state: dict[str, Any]) -> None:
+        """Makes the next iteration continue from ``state``."""
+        loader = self.stateful(of)
+        loader.load_state_dict(state)
+        if isinstance(of.sampler, LoaderSampler):
+            of.sampler.seed = loader.seed or 0
+            of.sampler.begin_epoch(loader._next.epoch)
 
     def shutdown(self) -> None:
         """Ends the workers."""
@@ -150,6 +199,8 @@ class Maker:
             self._arguments = arguments
             if before is not None:
                 self._loader._succeed(before)
+        if isinstance(of.sampler, LoaderSampler):
+            self._loader.follow(of.sampler)
         return self._loader
 
     def _arguments_of(self, of: Any) -> dict[str, Any]:
@@ -203,13 +254,27 @@ class Maker:
         shuffled = usual and type(sampler) is torch_data.RandomSampler and sampler.generator is of.generator
         if shuffled and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
             return {**sizes, "shuffle": True}
+        shard = self.options.shard
+        own = sharing_sampler(sampler if plain else batch_sampler)
+        if isinstance(own, LoaderSampler) and (own.rank, own.num_replicas) == shard:
+            group = _group(of.batch_size, of.drop_last, shard)
+            if plain and own is sampler and own.is_of(of.dataset, self.options.seed, shard, group):
+                return {**sizes, "shuffle": own.shuffle}
+            shares = {"shard": (0, 1)}  # its indices are this loader's share already
+        else:
+            shares = {}
         if not plain:
-            return {"batch_sampler": batch_sampler}
+            return {"batch_sampler": batch_sampler, **shares}
         if type(sampler) is torch_data.DistributedSampler and self.options.shard == (0, 1):
             if self._replicas is None or self._replicas.replicated is not sampler:
                 self._replicas = _AllReplicas(sampler)
             return {**sizes, "sampler": self._replicas, "shard": (sampler.rank, sampler.num_replicas)}
-        return {**sizes, "sampler": sampler}
+        return {**sizes, "sampler": sampler, **shares}
+
+
+def _group(batch_size: Any, drop_last: Any, shard: tuple[int, int]) -> int:
+    """How many indices of the order must be there for all loaders to get a batch, if there must be any number."""
+    return (batch_size or 1) * shard[1] if drop_last and shard[1] > 1 else 1
 
 
 def maker_of(loader: Any) -> Maker:

@@ -179,6 +179,11 @@ class Progress:
         """Whether no batch of it has been requested."""
         return not self.finished and self.reached == self._start
 
+    def restart(self, begin: Position) -> None:
+        """Begins elsewhere, if it is untouched."""
+        assert self.engine is not None
+        vars(self).update(vars(Progress(self.engine, begin, False, self._begins)))
+
     def finish(self, engine: Engine) -> None:
         """All batches were taken."""
         self.finished = True
