@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Optional
 
@@ -9,7 +10,7 @@ from torch.utils import data as torch_data
 
 from headrace.data._config import MAX_WORKERS
 from headrace.torch._headrace_loader import Maker, Option, Options, is_datapipe, maker_of
-from headrace.torch._samplers import show_epoch_at
+from headrace.torch._samplers import LoaderSampler, show_epoch_at
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -216,4 +217,12 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        return {**self.__dict__, "_iterator": None}
+        state = {**self.__dict__, "_iterator": None, "_headrace": copy.copy(maker_of(self))}
+        order, batches = state.get("sampler"), state.get("batch_sampler")
+        if isinstance(order, LoaderSampler):
+            state["sampler"] = copy.copy(order)
+            if getattr(batches, "sampler", None) is order:
+                state["batch_sampler"] = copy.copy(batches)
+                state["batch_sampler"].sampler = state["sampler"]
+                show_epoch_at(state["batch_sampler"], state["sampler"])
+        return state

@@ -134,6 +134,9 @@ class Maker:
         self._arguments: dict[str, Any] = {}
         self._replicas: _AllReplicas | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loader": copy.copy(self._loader)}
+
     def sampler(
         self, dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any
     ) -> LoaderSampler | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import faulthandler
 import fractions
 import os
@@ -712,6 +713,24 @@ def test_a_state_goes_on_in_another_loader(workers: int) -> None:
     second = loader()
     second.load_state_dict(state)
     assert_same(list(second), rest)
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": True, "seed": 3}, {"shard": (1, 2)}], ids=str)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_copy_goes_on_by_itself(order: dict[str, Any], workers: int) -> None:
+    loader = DataLoader(Made(numbers, 20), 2, num_workers=workers, **order)
+    epochs = [list(loader) for _ in range(3)]
+    loader.set_epoch(0)
+    batches = iter(loader)
+    next(batches)
+    copies = [copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))]
+    for other in copies:
+        assert_same(list(other), epochs[0][1:])
+        other.set_epoch(2)
+        other.num_workers = 0
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 1)
+        assert_same(list(other), epochs[2])
+    assert_same([*batches, *loader], [*epochs[0][1:], *epochs[1]])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,6 +163,19 @@ def test_it_follows_a_state_and_a_generator() -> None:
     again.load_state_dict(loader.state_dict())
     whole = list(again.batch_sampler)
     assert whole[1:] == lists(again)
+
+
+def test_a_copy_has_its_own() -> None:
+    loader = make(seed=7, shuffle=True)
+    epochs = [lists(loader) for _ in range(4)]
+    loader.set_epoch(0)
+    assert loader.state_dict()["epoch"] == 0
+    for other in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        other.batch_sampler.set_epoch(3)
+        assert other.batch_sampler.sampler is other.sampler
+        assert lists(other) == epochs[3]
+        assert loader.state_dict()["epoch"] == 0
+    assert lists(loader) == epochs[0]
 
 
 def test_bad_arguments_are_those_errors_still() -> None:
