@@ -162,7 +162,7 @@ class ProcessPool:
         if multiprocessing.current_process().daemon:
             raise errors.FailedPrecondition(
                 "this process is a worker of a loader or of a pool, which may have no processes of its own: in it, use "
-                'a DataLoader with num_workers=0 or workers="thread"'
+                'a DataLoader with num_workers=0, or headrace.DataLoader with workers="thread"'
             )
         self._scheduler = scheduler
         self._threads = threads
