@@ -129,6 +129,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        vars(self)["batch_sampler"] = self._headrace.batch_sampler(self)  # no attribute that can be set any more
         if order is not None:
             show_epoch_at(self.batch_sampler, order)
         # Too many workers, and datasets that cannot be read, are errors when an epoch starts, as with PyTorch.

@@ -21,7 +21,7 @@ from headrace.data._world import sharing_sampler
 from headrace.torch._collation import TorchCollate
 from headrace.torch._errors import as_pytorch_says
 from headrace.torch._iterator import Batches, CheckedBatches
-from headrace.torch._samplers import InOrder, LoaderSampler
+from headrace.torch._samplers import InOrder, LoaderSampler, Share
 
 Value = TypeVar("Value", covariant=True)
 
@@ -150,6 +150,19 @@ class Maker:
         kind = LoaderSampler if shuffle else InOrder
         return kind(dataset, seed, rank_and_world(shard), _group(batch_size, drop_last, shard))
 
+    def batch_sampler(self, of: Any) -> Any:
+        """The batch sampler that shows the batches of a loader that PyTorch's constructor has made."""
+        sampler, batches, shard = of.sampler, of.batch_sampler, self.options.shard
+        whole = type(batches) is torch_data.BatchSampler and batches.sampler is sampler and shard != (0, 1)
+        if not whole or isinstance(sampler, LoaderSampler) or isinstance(of.dataset, torch_data.IterableDataset):
+            return batches
+        share = Share(sampler, rank_and_world(shard), of.batch_size * shard[1], of.drop_last)
+        return torch_data.BatchSampler(share, of.batch_size, of.drop_last)
+
+    @staticmethod
+    def _is_share(part: Any, sampler: Any) -> bool:
+        return isinstance(part, Share) and part.sampler is sampler
+
     def loader(self, of: Any) -> HeadraceLoader:
         """The loader that makes the batches. Attributes that PyTorch lets change take effect at the next epoch."""
         return self._current(of)
@@ -247,7 +260,7 @@ class Maker:
         sampler, batch_sampler = of.sampler, of.batch_sampler
         plain = batch_sampler is None or (
             type(batch_sampler) is torch_data.BatchSampler
-            and batch_sampler.sampler is sampler
+            and (batch_sampler.sampler is sampler or self._is_share(batch_sampler.sampler, sampler))
             and batch_sampler.batch_size == of.batch_size
             and batch_sampler.drop_last == of.drop_last
         )
@@ -259,9 +272,14 @@ class Maker:
             return {**sizes, "shuffle": True}
         shard = self.options.shard
         own = sharing_sampler(sampler if plain else batch_sampler)
-        if isinstance(own, LoaderSampler) and (own.rank, own.num_replicas) == shard:
+        if isinstance(own, (LoaderSampler, Share)) and (own.rank, own.num_replicas) == shard:
             group = _group(of.batch_size, of.drop_last, shard)
-            if plain and own is sampler and own.is_of(of.dataset, self.options.seed, shard, group):
+            if (
+                plain
+                and isinstance(own, LoaderSampler)
+                and own is sampler
+                and own.is_of(of.dataset, self.options.seed, shard, group)
+            ):
                 return {**sizes, "shuffle": own.shuffle}
             shares = {"shard": (0, 1)}  # its indices are this loader's share already
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from torch.utils import data as torch_data
 
 from headrace import _core
+from headrace._next_items import next_items
 from headrace.data._samplers.permuted_range import Int64Array
 from headrace.data._samplers.protocols import SeekableSampler
 
@@ -52,6 +54,37 @@ class InOrder(LoaderSampler, torch_data.SequentialSampler):  # type: ignore[misc
     shuffle = False
 
     __init__ = LoaderSampler.__init__
+
+
+class Share(torch_data.Sampler[Any]):  # type: ignore[misc, unused-ignore]
+    """What a loader with ``shard`` reads of the indices of a sampler that it was given.
+
+    Args:
+        shard: the loader's.
+        group: how many indices a global batch has; ``drop_last``: whether it must be full.
+    """
+
+    def __init__(self, sampler: Any, shard: tuple[int, int], group: int, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.rank, self.num_replicas = shard
+        self._group, self._drop_last = group, drop_last
+
+    def __len__(self) -> int:
+        count = len(self.sampler)
+        if self._drop_last:
+            count -= count % self._group
+        return max(0, -(-(count - self.rank) // self.num_replicas))
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = iter(self.sampler)
+        while group := list(next_items(indices, self._group)):
+            if len(group) == self._group or not self._drop_last:
+                yield from group[self.rank :: self.num_replicas]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Passes it on to the sampler, if that has one."""
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
 
 
 def show_epoch_at(batch_sampler: Any, sampler: LoaderSampler) -> None:

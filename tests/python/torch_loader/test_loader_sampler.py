@@ -90,6 +90,20 @@ def test_a_loader_that_is_given_it_reads_the_same(order: dict[str, Any]) -> None
         assert (lists(by_batches), len(by_batches)) == (expected, len(expected))
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_of_a_sampler_that_is_given_the_batch_sampler_gives_the_share(drop_last: bool) -> None:
+    for length in range(25):
+        given = list(reversed(range(length)))
+        for shard in ((0, 2), (1, 2), (2, 3)):
+            arguments: dict[str, Any] = {"sampler": given, "drop_last": drop_last}
+            loader = make(length, **arguments, shard=shard)
+            assert loader.sampler is given
+            assert list(loader.batch_sampler) == lists(loader)
+            assert len(loader.batch_sampler) == len(loader)
+            again = DataLoader(loader.dataset, batch_sampler=Lightnings(loader.batch_sampler), shard=shard)
+            assert lists(again) == lists(loader)
+
+
 def test_a_share_of_a_share_is_refused() -> None:
     with pytest.raises(ValueError, match="would each take a share"):
         DataLoader(list(range(23)), 4, sampler=make(shard=(1, 2)).sampler, shard=(1, 3))
