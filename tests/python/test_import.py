@@ -193,6 +193,7 @@ def test_no_folders_import_one_another_in_a_circle(package: str, some: set[str])
 
 SHARED = {
     "headrace._core",
+    "headrace._next_items",
     "headrace._process_group",
     "headrace._traced",
     "headrace._warnings",
@@ -209,7 +210,10 @@ SHARED = {
         ("headrace.reader", {"headrace.data"}),
         (
             "headrace.torch",
-            {"headrace.data", "headrace.data._config", "headrace.data._iteration.iterator"}
+            {"headrace.data"}
+            | {f"headrace.data.{module}" for module in ("_argument_checks", "_config", "_world")}
+            | {f"headrace.data._iteration.{module}" for module in ("engine", "iterator", "state")}
+            | {f"headrace.data._samplers.{module}" for module in ("permuted_range", "protocols")}
             | {f"headrace.data._samples.{module}" for module in ("containers", "describe", "tensors")},
         ),
         ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
