@@ -115,7 +115,7 @@ def test_what_cannot_be_saved_or_loaded_is_refused(tmp_path: Path) -> None:
         load("load", tmp_path / "nothing")
     with pytest.raises(OSError, match="folder"):
         save("save", tmp_path / "x" / "below a file", one)
-    with pytest.raises(errors.DataLoss, match="more than the 1 tensors"):
+    with pytest.raises(errors.DataLoss, match="more than the 1 tensor that is expected"):
         save("save_combine", tmp_path / "two", one * 2)
         load("load_combine", tmp_path / "two")
     with pytest.raises(errors.DataLoss, match="out1"):
