@@ -31,7 +31,7 @@ py::list Slots(const std::vector<SlotInfo>& slots) {
   return out;
 }
 
-py::dict Describe(const std::string& type) {
+py::dict DescribeOp(const std::string& type) {
   const OpInfo& info = OpRegistry::Get(type);
   py::list attrs;
   for (const AttrInfo& attr : info.attrs) {
@@ -68,7 +68,7 @@ py::dict Describe(const std::string& type) {
 
 void BindRegistry(py::module_& m) {
   m.def("op_types", &OpRegistry::Types, "The types of all operators, sorted.");
-  m.def("op_info", &Describe, py::arg("type"),
+  m.def("op_info", &DescribeOp, py::arg("type"),
         "The operator's declaration: version, comment, inputs, outputs, attrs, in_place (pairs of an output and the "
         "input "
         "whose memory it may have), the dtypes of its kernels, and whether it has a gradient. An input that is "

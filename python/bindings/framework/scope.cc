@@ -49,7 +49,7 @@ VariableRef Var(const std::shared_ptr<ScopeHandle>& self, const std::string& nam
   return {self, self->scope().Var(name)};
 }
 
-py::object FindVar(const std::shared_ptr<ScopeHandle>& self, const std::string& name) {
+py::object FindVarInScope(const std::shared_ptr<ScopeHandle>& self, const std::string& name) {
   Variable* variable = self->scope().FindVar(name);
   return variable == nullptr ? py::none() : py::cast(VariableRef{self, variable});
 }
@@ -64,7 +64,8 @@ void BindScope(py::module_& m) {
       "are not guarded.")
       .def(py::init<>())
       .def("var", &Var, py::arg("name"), "The variable ``name`` of this very scope, created if it does not exist.")
-      .def("find_var", &FindVar, py::arg("name"), "The variable ``name`` of this scope or of an ancestor, or None.")
+      .def("find_var", &FindVarInScope, py::arg("name"),
+           "The variable ``name`` of this scope or of an ancestor, or None.")
       .def(
           "new_scope", [](const std::shared_ptr<ScopeHandle>& self) { return std::make_shared<ScopeHandle>(self); },
           "A scope inside this one. It lives as long as any reference to it.")
