@@ -336,7 +336,8 @@ CASES = (
 def row(case: Case) -> Row:
     aims = (Aim("torch", case.aim), Aim("torch" + ONE_THREAD, case.aim, "headrace" + ONE_THREAD))
     name = f"operator-{case.name}"
-    return Row(name, case.title, "", "ms", contestants(case), higher_is_better=False, aims=aims, same=agree)
+    about = "Forward and backward." if case.gradients else "Forward."
+    return Row(name, case.title, about, "ms", contestants(case), higher_is_better=False, aims=aims, same=agree)
 
 
 FAMILY = Family(
