@@ -33,8 +33,9 @@ const LoDTensor& Get(const Scope& scope, const std::string& name) { return scope
 TEST(HashedName, OfAnArrayEndsWithItsText) {
   char text[16] = "X0";
   const char constant[8] = "X0";
+  const std::string string = "X0";
   const HashedName literal = "X0";
-  for (const HashedName name : {HashedName(text), HashedName(constant), HashedName(std::string("X0"))}) {
+  for (const HashedName name : {HashedName(text), HashedName(constant), HashedName(string)}) {
     EXPECT_EQ(name, literal);
     EXPECT_EQ(name.ToString(), "X0");
   }
