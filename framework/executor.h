@@ -75,13 +75,12 @@ class HEADRACE_API Executor {
   // their memory, and taken out after the last (feeds of persistable variables are copied and stay); a feed that
   // contradicts the declared shape, dtype or LoD depth is an InvalidArgument or TypeMismatch naming the variable, one
   // that is not declared a NotFound. `fetched`, if given, is emptied first and receives the fetches in order; the
-  // tensors belong to the caller: the next run does not write into them, and their memory has no other owner, so
-  // that they may be changed in place (values that persist, were fed, come from a block that may not run, lie in
-  // foreign memory, or share memory with other tensors are copied). Operators that
-  // take data from readers run before all others that they do not depend on, so that EndOfData leaves every persistable
-  // variable untouched. Throws the exceptions of operators, with operator and variable as context; FailedPrecondition
-  // if another thread runs `prepared`; between operators, the exceptions of the thread's ScopedWaitHook. It can be run
-  // again after any error.
+  // tensors belong to the caller: the next run does not write into them, and their memory has no other owner, so that
+  // they may be changed in place (values that persist, were fed, come from a block that may not run, lie in foreign
+  // memory, or share memory with other tensors are copied). Operators that take data from readers run before all others
+  // that they do not depend on, so that EndOfData leaves every persistable variable untouched. Throws the exceptions of
+  // operators, with operator and variable as context; FailedPrecondition if another thread runs `prepared`; between
+  // operators, the exceptions of the thread's ScopedWaitHook. It can be run again after any error.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 
-# Methods of the original's generators on its collections.
 _PATIENCE = 2.0  # seconds that closing waits for what a server does not answer
+# Methods of the original's generators on its collections.
 _OF_COLLECTIONS = frozenset(
     (
         "attempt_swap",
