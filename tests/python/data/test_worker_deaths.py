@@ -48,6 +48,16 @@ def test_deaths_at_samples_that_were_harmless_acquit_it_too() -> None:
     assert deaths.note(KILLED, [ONE]) == []
 
 
+def test_a_sample_is_on_trial_from_its_first_death_until_it_is_given_up() -> None:
+    deaths = SampleDeaths(2)
+    assert not deaths.is_on_trial(4)
+    deaths.note(4, [ONE])
+    assert deaths.is_on_trial(4)
+    assert not deaths.is_on_trial(KILLED)
+    assert deaths.note(4, [ONE]) == [ONE]
+    assert not deaths.is_on_trial(4)
+
+
 @pytest.mark.parametrize("cause", [-int(signal.SIGSEGV), -int(signal.SIGABRT), 3])
 def test_crashes_at_other_samples_acquit_nobody(cause: int) -> None:
     deaths = SampleDeaths(3)

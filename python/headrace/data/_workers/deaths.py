@@ -93,6 +93,10 @@ class SampleDeaths:
             del counts[sample]
         return given_up
 
+    def is_on_trial(self, cause: Hashable) -> bool:
+        """Whether deaths of that cause count against a sample, which may be given up or made yet."""
+        return any(self._counts[cause].values())
+
 
 class IdleDeaths:
     """Counts workers that died without being at a sample.
