@@ -198,6 +198,7 @@ SHARED = {
     "headrace._traced",
     "headrace._warnings",
     "headrace._weak_collections",
+    "headrace._wording",
     "headrace.errors",
 }
 

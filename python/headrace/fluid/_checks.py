@@ -1,19 +1,12 @@
-"""Checks of arguments that several modules take, and words for their errors."""
+"""Checks of arguments that several modules take."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from typing import Any
 
 from headrace import errors
 
-__all__ = ["check_object", "counted"]
-
-
-def counted(number: int | Sized, noun: str) -> str:
-    """How many there are: "1 level", "2 levels"."""
-    number = number if isinstance(number, int) else len(number)
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+__all__ = ["check_object"]
 
 
 def check_object(value: Any, base: type, example: str, what: str) -> None:

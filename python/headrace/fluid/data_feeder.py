@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
+from headrace._wording import counted
 from headrace.fluid import core
-from headrace.fluid._checks import counted
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
-from headrace.fluid._checks import counted
+from headrace._wording import counted
 from headrace.fluid.core import CPUPlace, LoDTensor
 
 __all__ = ["create_lod_tensor", "create_random_int_lodtensor"]

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace._next_items import next_items
+from headrace._wording import counted
 from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._format.sample import NamedArray
 from headrace.wirehead._protocol.cache import Cache
@@ -169,7 +170,7 @@ class WireheadGenerator:
         if stored is None:
             return
         rest = f"; the next generation has {fill} of {cap}, and readers do not see it until it is full"
-        text = f"{self._name} ended after {stored} sample{'s' * (stored != 1)}"
+        text = f"{self._name} ended after {counted(stored, 'sample')}"
         log.info("%s%s", text, rest if fill < cap and (fill > 0 or stored == 0) else "")
 
 

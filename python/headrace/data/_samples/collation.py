@@ -14,6 +14,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
+from headrace._wording import counted
 from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
@@ -176,9 +177,9 @@ class _Collation:
         first = samples[0]
         for i, sample in enumerate(samples):
             if not is_sequence(sample) or len(sample) != len(first):
-                got = _counted(len(sample), "element") if is_sequence(sample) else _describe_short(sample)
+                got = counted(len(sample), "element") if is_sequence(sample) else _describe_short(sample)
                 hint = " Only arrays can be ragged." if rule is not None and is_sequence(sample) else ""
-                raise ValueError(self._differs(i, where, got, _counted(len(first), "element")) + hint)
+                raise ValueError(self._differs(i, where, got, counted(len(first), "element")) + hint)
         columns = [self._column(list(column), where, i, rule) for i, column in enumerate(zip(*samples))]
         if is_namedtuple(first):
             return type(first)(*columns)
@@ -288,7 +289,7 @@ class _Collation:
             return [Planned(each.shape, each.dtype, copying(each), form).make() for each in arrays] if own else arrays
         for i, array in enumerate(arrays):
             if array.ndim != first.ndim:
-                raise ValueError(self._differs(i, where, f"shape {array.shape}", _counted(first.ndim, "dimension")))
+                raise ValueError(self._differs(i, where, f"shape {array.shape}", counted(first.ndim, "dimension")))
             if rule == "lod" and array.shape[1:] != first.shape[1:]:
                 expected = f"shape (…, {', '.join(map(str, first.shape[1:]))})"
                 raise ValueError(self._differs(i, where, f"shape {array.shape}", expected))
@@ -403,10 +404,6 @@ def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
 
 def _at(where: str) -> str:
     return f" at {where}" if where else ""
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _describe_short(value: Any) -> str:

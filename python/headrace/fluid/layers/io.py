@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace._wording import counted
 from headrace.fluid import core
-from headrace.fluid._checks import counted
 from headrace.fluid._names import free_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope

@@ -74,6 +74,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace._wording import counted
 from headrace.wirehead._protocol.process import boot_clock, has_ended
 from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead._stores.store import (
@@ -284,7 +285,7 @@ class Cache:
         while (generation := self._current_if_there()) == 0:
             now = time.monotonic()
             if now > deadline:
-                waited = f"{timeout:g} second{'s' * (timeout != 1)}"
+                waited = counted(timeout, "second")
                 raise TimeoutError(f"no data after {waited}: {self._first_fill()}. Is a generator running?")
             if now >= word:
                 log.warning("no data yet: %s; waiting up to %g s", self._first_fill(), timeout)

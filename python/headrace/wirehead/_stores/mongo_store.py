@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
+from headrace._wording import counted
 from headrace.wirehead._stores.store import SETTINGS, TABLES, Document, key, part_of_chunk, seconds
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
@@ -385,7 +386,7 @@ class MongoStore:
                     raise self._refused(error) from None
                 problem = error
             if time.monotonic() + pause >= deadline:
-                tried = f"{self.config.timeout:g} second{'s' * (self.config.timeout != 1)} (TIMEOUT)"
+                tried = f"{counted(self.config.timeout, 'second')} (TIMEOUT)"
                 if deadline == self._ends:
                     tried = f"{_FAREWELL:g} second when it was closed"
                 raise StoreUnreachableError(
