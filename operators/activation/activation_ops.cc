@@ -200,14 +200,23 @@ T Clip(T x, T low, T high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// Φ, the distribution function of the normal distribution, and its density.
+// X · Φ(X) and its derivative. For float in one loop each: what passes between several costs as much as the functions.
 template <typename T>
-Chunk<T> NormalDistribution(const Chunk<T>& x) {
-  return T(0.5) * (T(1) + ChunkErf((x * T(0.70710678118654752440)).eval()));
+Chunk<T> Gelu(const Chunk<T>& x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return ForEachElement([](T e) { return e * branchless::NormalDistribution(e); }, x);
+  } else {
+    return x * (T(0.5) * (T(1) + (x * T(0.70710678118654752440)).erf()));
+  }
 }
 template <typename T>
-Chunk<T> NormalDensity(const Chunk<T>& x) {
-  return T(0.39894228040143267794) * ChunkExp((T(-0.5) * x.square()).eval());
+Chunk<T> GeluSlope(const Chunk<T>& x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return ForEachElement([](T e) { return branchless::NormalDistribution(e) + e * branchless::NormalDensity(e); }, x);
+  } else {
+    return T(0.5) * (T(1) + (x * T(0.70710678118654752440)).erf()) +
+           x * (T(0.39894228040143267794) * ChunkExp((T(-0.5) * x.square()).eval()));
+  }
 }
 
 // --- Polynomials, roots, and what has a kink ---
@@ -345,9 +354,8 @@ HEADRACE_REGISTER_OPS(exponentials) {
                                    ChunkSigmoid((v.a * x).eval()));
            }},
            {{"beta", "factor on X in the exponent", 1.0}});
-  Register("gelu", "X * P(N(0, 1) <= X)",
-           OfChunks{[](const auto& x, auto) { return (x * NormalDistribution(x)).eval(); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return (NormalDistribution(x) + x * NormalDensity(x)).eval(); }});
+  Register("gelu", "X * P(N(0, 1) <= X)", OfChunks{[](const auto& x, auto) { return Gelu(x); }}, Needs::kX,
+           OfChunks{[](const auto& x, auto) { return GeluSlope(x); }});
 }
 
 // --- Trigonometry and erf ---

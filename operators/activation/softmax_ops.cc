@@ -8,6 +8,7 @@
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/chunk_math.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/softmax.h"
@@ -16,14 +17,15 @@
 
 namespace headrace::ops {
 
-// That of the elements that are numbers; of sixteen at a time, which the compiler keeps in vector registers.
+// Of sixteen at a time, which the compiler keeps in vector registers.
 template <typename T>
-static T Maximum(int64_t n, const T* x) {
+T Maximum(int64_t n, const T* x) {
   constexpr int64_t kLanes = 16;
   T lanes[kLanes];
   std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    HEADRACE_VECTORISED_WHOLE
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       lanes[lane] = lanes[lane] < x[i + lane] ? x[i + lane] : lanes[lane];
     }
@@ -37,30 +39,36 @@ static T Maximum(int64_t n, const T* x) {
 // `difference`, but at least `lowest`, unless it is −∞ or NaN.
 template <typename T>
 static T AtLeast(T lowest, T difference) {
-  return difference < lowest && difference > -std::numeric_limits<T>::infinity() ? lowest : difference;
+  const T raised = difference < lowest ? lowest : difference;
+  return difference == -std::numeric_limits<T>::infinity() ? difference : raised;
 }
 
+// In blocks, so that no pass but the first and the last reads or writes more than the nearest cache holds.
 template <typename T>
-void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
-  for (int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
-    const T max = Maximum(cols, x);
-    for (int64_t c = 0; c < cols; ++c) {
-      out[c] = AtLeast(lowest, x[c] - max);
-    }
+T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest) {
+  T block[kSumBlock];
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const int64_t size = std::min(kSumBlock, n - begin);
+    T* to = exp == nullptr ? block : exp + begin;
+    ForEachChunk(
+        size, to,
+        [=](const Chunk<T>& part) {
+          return ChunkExp(ForEachElement([=](T element) { return AtLeast(lowest, element - max); }, part));
+        },
+        x + begin);
+    sum += static_cast<double>(Sum(size, to));
   }
+  return static_cast<T>(sum);
 }
 
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
   ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
-    const int64_t at = begin * cols;
-    SubtractRowMaximum(end - begin, cols, x + at, out + at, lowest);
-    VectorExp((end - begin) * cols, out + at, out + at);
-    for (int64_t r = begin; r < end; ++r) {
-      T* row = out + r * cols;
-      const T sum = Sum(cols, row);
-      for (int64_t c = 0; c < cols; ++c) {
-        row[c] /= sum;
+    for (int64_t at = begin * cols; at < end * cols; at += cols) {
+      const T sum = SumOfExp(cols, x + at, Maximum(cols, x + at), out + at, lowest);
+      for (int64_t c = at; c < at + cols; ++c) {
+        out[c] /= sum;
       }
     }
   });
@@ -80,9 +88,10 @@ void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T*
   });
 }
 
-#define HEADRACE_INSTANTIATE(T)                                           \
-  template void SubtractRowMaximum<T>(int64_t, int64_t, const T*, T*, T); \
-  template void Softmax<T>(int64_t, int64_t, const T*, T*, T);            \
+#define HEADRACE_INSTANTIATE(T)                                \
+  template T Maximum<T>(int64_t, const T*);                    \
+  template T SumOfExp<T>(int64_t, const T*, T, T*, T);         \
+  template void Softmax<T>(int64_t, int64_t, const T*, T*, T); \
   template void SoftmaxGrad<T>(int64_t, int64_t, const T*, const T*, T*)
 HEADRACE_INSTANTIATE(float);
 HEADRACE_INSTANTIATE(double);
@@ -175,28 +184,14 @@ void SoftmaxGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-// As Sum of their exponentials, of which it stores a part at a time.
-template <typename T>
-double SumOfExp(int64_t n, const T* x) {
-  T part[kSumBlock];
-  double sum = 0;
-  for (int64_t i = 0; i < n; i += kSumBlock) {
-    const int64_t size = std::min(kSumBlock, n - i);
-    VectorExp(size, x + i, part);
-    sum += static_cast<double>(Sum(size, part));
-  }
-  return sum;
-}
-
 template <typename T>
 void LogSoftmax(int64_t rows, int64_t cols, const T* x, T* out) {
   ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      T* row = out + r * cols;
-      SubtractRowMaximum(1, cols, x + r * cols, row);
-      const auto log_sum = static_cast<T>(std::log(SumOfExp(cols, row)));
-      for (int64_t c = 0; c < cols; ++c) {
-        row[c] -= log_sum;
+    for (int64_t at = begin * cols; at < end * cols; at += cols) {
+      const T max = Maximum(cols, x + at);
+      const T log_sum = std::log(SumOfExp<T>(cols, x + at, max, nullptr));
+      for (int64_t c = at; c < at + cols; ++c) {
+        out[c] = (x[c] - max) - log_sum;
       }
     }
   });

@@ -14,7 +14,6 @@
 #include "operators/math/scratch.h"
 #include "operators/math/softmax.h"
 #include "operators/math/tensor_size.h"
-#include "operators/math/vector_math.h"
 
 namespace headrace::ops {
 namespace {
@@ -42,34 +41,29 @@ void Transpose(int64_t rows, int64_t cols, const T* from, T* to) {
 }
 
 // loss = Σ label · (log(Σ exp(z)) − z) with z = logits − max, for a matrix of a vector per row, of which the first is
-// vector `first` of the tensor. `softmax` holds z until it becomes exp(z) / Σ exp(z); it may be `logits`.
+// vector `first` of the tensor. `softmax` becomes exp(z) / Σ exp(z); it may be `logits`.
 template <typename T>
 void LossOfRows(const Problem& problem, int64_t first, int64_t rows, const T* logits, const T* soft_labels, T* softmax,
                 T* loss) {
   const int64_t cols = problem.shape.extent;
   const auto& hard_labels = problem.hard_labels;
-  SubtractRowMaximum(rows, cols, logits, softmax);
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* z = softmax + r * cols;
-    if (hard_labels) {
-      const int64_t label = (*hard_labels)[first + r];
-      loss[r] = label < 0 ? T(0) : z[label];
-    } else {
-      loss[r] = SumOf<T>(cols, [=, label = soft_labels + r * cols](int64_t c) { return label[c] * z[c]; });
-    }
-  }
-  VectorExp(rows * cols, softmax, softmax);
-  for (int64_t r = 0; r < rows; ++r) {
-    T* row = softmax + r * cols;
-    const T sum = Sum(cols, row);
-    for (int64_t c = 0; c < cols; ++c) {
-      row[c] /= sum;
-    }
+  for (int64_t r = 0; r < rows; ++r, logits += cols, softmax += cols) {
+    const T max = Maximum(cols, logits);
+    const int64_t label = hard_labels ? (*hard_labels)[first + r] : 0;
+    T weight = 1;  // Σ label
+    T z = 0;       // Σ label · z
     if (!hard_labels) {
-      loss[r] = Sum(cols, soft_labels + r * cols) * std::log(sum) - loss[r];
-    } else if ((*hard_labels)[first + r] >= 0) {  // else the loss is 0, whatever the logits are
-      loss[r] = std::log(sum) - loss[r];
+      const T* labels = soft_labels + r * cols;
+      weight = Sum(cols, labels);
+      z = SumOf<T>(cols, [=](int64_t c) { return labels[c] * (logits[c] - max); });
+    } else if (label >= 0) {
+      z = logits[label] - max;
     }
+    const T sum = SumOfExp(cols, logits, max, softmax);
+    for (int64_t c = 0; c < cols; ++c) {
+      softmax[c] /= sum;
+    }
+    loss[r] = label < 0 ? T(0) : weight * std::log(sum) - z;  // without a label 0, whatever the logits are
   }
 }
 

@@ -12,6 +12,9 @@
 #include <type_traits>
 #include <unsupported/Eigen/SpecialFunctions>
 
+#include "operators/math/branchless.h"
+#include "operators/math/element_loop.h"
+
 namespace headrace::ops {
 
 // A whole number of the widest vector registers, so that Eigen has no remainder to compute element by element.
@@ -48,6 +51,7 @@ void ForEachChunk(int64_t n, T* y, Function&& function, const Arrays*... x) {
 template <typename Function, typename T, typename... More>
 Chunk<T> ForEachElement(Function&& function, const Chunk<T>& first, const More&... more) {
   Chunk<T> out;
+  HEADRACE_VECTORISED_WHOLE
   for (int i = 0; i < kChunk; ++i) {
     out[i] = function(first[i], more[i]...);
   }
@@ -56,10 +60,14 @@ Chunk<T> ForEachElement(Function&& function, const Chunk<T>& first, const More&.
 
 template <typename T>
 Chunk<T> ChunkExp(const Chunk<T>& x) {
-  // Eigen's clamps its argument, so that the smallest result is not 0 but denormal: exp(-infinity) would not be 0.
-  static const T smallest = std::log(std::numeric_limits<T>::min());
-  const Chunk<T> exp = x.exp();
-  return ForEachElement([](T v, T e) { return v < smallest ? T(0) : e; }, x, exp);
+  if constexpr (std::is_same_v<T, float>) {
+    return ForEachElement([](T v) { return branchless::Exp(v); }, x);
+  } else {
+    // Eigen's clamps its argument, so that the smallest result is not 0 but denormal: exp(-infinity) would not be 0.
+    static const T smallest = std::log(std::numeric_limits<T>::min());
+    const Chunk<T> exp = x.exp();
+    return ForEachElement([](T v, T e) { return v < smallest ? T(0) : e; }, x, exp);
+  }
 }
 
 template <typename T>
@@ -85,16 +93,24 @@ Chunk<T> ChunkTanh(const Chunk<T>& x) {
 // 1 / (1 + exp(-x))
 template <typename T>
 Chunk<T> ChunkSigmoid(const Chunk<T>& x) {
-  static const T smallest = std::log(std::numeric_limits<T>::min());
-  const Chunk<T> exp = (-x).exp();
-  return ForEachElement([](T v, T e) { return v < smallest ? T(0) : 1 / (1 + e); }, x, exp);
+  if constexpr (std::is_same_v<T, float>) {
+    return ForEachElement([](T v) { return branchless::Sigmoid(v); }, x);
+  } else {
+    static const T smallest = std::log(std::numeric_limits<T>::min());
+    const Chunk<T> exp = (-x).exp();
+    return ForEachElement([](T v, T e) { return v < smallest ? T(0) : 1 / (1 + e); }, x, exp);
+  }
 }
 
 // log(1 + exp(x))
 template <typename T>
 Chunk<T> ChunkSoftplus(const Chunk<T>& x) {
-  const Chunk<T> log = ChunkExp((-x.abs()).eval()).log1p();
-  return ForEachElement([](T v, T l) { return v != v ? v : (v > 0 ? v : T(0)) + l; }, x, log);
+  if constexpr (std::is_same_v<T, float>) {
+    return ForEachElement([](T v) { return branchless::Softplus(v); }, x);
+  } else {
+    const Chunk<T> log = ChunkExp((-x.abs()).eval()).log1p();
+    return ForEachElement([](T v, T l) { return v != v ? v : (v > 0 ? v : T(0)) + l; }, x, log);
+  }
 }
 
 // exp(x) - 1 where x < 0, else x
@@ -108,9 +124,7 @@ Chunk<T> ChunkExpLinear(const Chunk<T>& x) {
 template <typename T>
 Chunk<T> ChunkErf(const Chunk<T>& x) {
   if constexpr (std::is_same_v<T, float>) {
-    // Eigen's polynomial is that of an argument of at most 4, from where on the result is 1 within the precision.
-    const Chunk<T> erf = x.erf();
-    return ForEachElement([](T v, T e) { return v >= 4 ? T(1) : v <= -4 ? T(-1) : v != v ? v : e; }, x, erf);
+    return ForEachElement([](T v) { return branchless::Erf(v); }, x);
   } else {
     return x.erf();
   }

@@ -25,6 +25,13 @@ inline int64_t RowsPerBlock(int64_t work) {
 #define HEADRACE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
+// Before a loop of a few iterations that is to be vectorised: GCC would replace it by its iterations before that.
+#if defined(__clang__)
+#define HEADRACE_VECTORISED_WHOLE
+#else
+#define HEADRACE_VECTORISED_WHOLE _Pragma("GCC unroll 1")
+#endif
+
 // Also for integers, which never are.
 template <typename T>
 bool IsNaN(T value) {

@@ -7,9 +7,14 @@
 
 namespace headrace::ops {
 
-// out[r, c] = x[r, c] − max over c of x[r, c], but at least `lowest`, unless it is −∞. `out` may be `x`.
+// The greatest of the elements that are numbers; −∞ if there are none.
 template <typename T>
-void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out, T lowest = -std::numeric_limits<T>::infinity());
+T Maximum(int64_t n, const T* x);
+
+// Σ exp(x[c] − max), in which no difference counts as less than `lowest` but −∞. `exp`: where the summands go, unless
+// it is nullptr; it may be `x`.
+template <typename T>
+T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest = -std::numeric_limits<T>::infinity());
 
 // `out` may be `x`. A row with a NaN, or with nothing but −∞, becomes NaN. What is finite, but less than the row's
 // maximum by more than −`lowest`, counts as less by that.
