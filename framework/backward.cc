@@ -82,8 +82,10 @@ class BlockPass {
   void PropagateInfluence(const Names& own = {});
   bool IsInfluenced(const std::string& name) const { return influenced_.contains(name); }
 
-  // Plans to compute, from the gradients of the last versions of `given`, those that depend on parameters.
-  void Plan(const Names& given);
+  // The gradient of the last version of `name` will be given, or a part of it.
+  void Expect(const std::string& name) { ++contributions_[name]; }
+  // Plans to compute, from the gradients that are expected, those that depend on parameters.
+  void Plan();
 
   // Whether the gradient of what `name` is before the first operator gets contributions.
   bool Makes(const std::string& name) const { return contributions_.contains(values_.Key(name, 0)); }
@@ -92,10 +94,15 @@ class BlockPass {
 
   // Prepares the block itself: values that will be overwritten are saved, operators with blocks keep their steps.
   void FinishForward();
-  // Appends the gradient operators to `to`: this block, if it is the root block, or a new one within it.
-  void Emit(BlockDesc* to, const std::string& suffix);
-  // The variable in `to` with the gradient of the last version of `name`, which the operator that runs `to` gives it.
+  // What is emitted goes to the end of `to`: this block, if it is the root block, or a new one within it.
+  void EmitTo(BlockDesc* to, const std::string& suffix);
+  // The variable in `to` for the gradient of the last version of `name` that is given, or for a part of it.
   std::string DeclareGiven(const std::string& name);
+  // Gives the gradient of the last version of `name`, or a part of it, as the variable `gradient`, which may be used
+  // for that as it is.
+  void Give(const std::string& name, const std::string& gradient);
+  // Appends the gradient operators.
+  void Emit();
   // The variable with the gradient of what `name` was before the first operator. Only if Makes(name).
   std::string Made(const std::string& name) { return Total(values_.Key(name, 0)); }
 
@@ -119,6 +126,10 @@ class BlockPass {
   void Contribute(const std::string& name, size_t index);
 
   std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
+  std::string Gradient(const std::string& key) const {
+    const auto given = given_.find(key);
+    return given == given_.end() ? Unique(GradVarName(key)) : given->second;
+  }
   std::string Partial(const std::string& gradient, size_t i) const {
     return gradient + "@RENAME@" + std::to_string(i) + suffix_;
   }
@@ -140,10 +151,12 @@ class BlockPass {
   std::vector<Step> steps_;
   std::map<std::string, MadeUp> made_up_;        // by gradient makers, for their own use
   std::map<std::string, size_t> contributions_;  // key → how many operators contribute to its gradient
+  Names used_;                                   // keys to which others contribute than the operator that overwrites it
 
   BlockDesc* to_ = nullptr;
   std::string suffix_;
-  std::map<std::string, size_t> emitted_;  // key → contributions appended so far
+  std::map<std::string, size_t> emitted_;     // key → contributions appended so far
+  std::map<std::string, std::string> given_;  // key → the variable of another name that has the gradient
   Names summed_;
 };
 
@@ -181,10 +194,7 @@ void BlockPass::PropagateInfluence(const Names& own) {
   }
 }
 
-void BlockPass::Plan(const Names& given) {
-  for (const std::string& name : given) {
-    contributions_[name] = 1;
-  }
+void BlockPass::Plan() {
   for (size_t i = end_; i-- > 0;) {
     if (depends_[i]) {
       PlanOperator(i);
@@ -261,8 +271,13 @@ void BlockPass::DropUnreadSteps(size_t begin) {
 
 // One more operator contributes to the gradient of what `name` is before operator `index`.
 void BlockPass::Contribute(const std::string& name, size_t index) {
-  size_t& count = contributions_[values_.KeyBefore(name, index)];
+  const size_t version = values_.Version(name, index, false);
+  const std::string key = values_.Key(name, version);
+  size_t& count = contributions_[key];
   count = IsArray(block_, name) ? 1 : count + 1;
+  if (version == values_.LastVersion(name) || values_.Writer(name, version + 1) != index) {
+    used_.insert(key);
+  }
 }
 
 void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
@@ -359,7 +374,10 @@ std::shared_ptr<BlockPass> BlockPass::PlannedStep(BlockDesc& block, size_t index
                                                   const Names& given) const {
   auto step = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
   step->PropagateInfluence(own);
-  step->Plan(given);
+  for (const std::string& name : given) {
+    step->Expect(name);
+  }
+  step->Plan();
   return step;
 }
 
@@ -513,11 +531,10 @@ bool BlockPass::Reaches(const std::string& name) const {
   const bool is_computed = !desc.persistable && !desc.attrs.contains("is_data");
   for (size_t version = 0; version < values_.LastVersion(name); ++version) {
     const OpDesc& writer = *block_.ops()[values_.Writer(name, version + 1)];
+    const std::string key = values_.Key(name, version);
     // The branches of a condition write one variable in turn, and pass on the gradient of what it was before.
-    if (is_computed && InnerBlock(block_, writer) != nullptr) {
-      continue;
-    }
-    HR_ENFORCE(!contributions_.contains(values_.Key(name, version)), InvalidArgument, "'", name,
+    const bool is_passed_on = is_computed && InnerBlock(block_, writer) != nullptr && !used_.contains(key);
+    HR_ENFORCE(is_passed_on || !contributions_.contains(key), InvalidArgument, "'", name,
                "' is used and then overwritten by '", writer.type,
                "' on the way from the parameters to the loss; give the result a variable of its own");
   }
@@ -594,12 +611,27 @@ std::string BlockPass::Total(const std::string& key) {
   if (contributions_.at(key) > 1 && !summed_.contains(key)) {
     EmitSum(key);
   }
-  return Unique(GradVarName(key));
+  return Gradient(key);
 }
 
-void BlockPass::Emit(BlockDesc* to, const std::string& suffix) {
+void BlockPass::EmitTo(BlockDesc* to, const std::string& suffix) {
   to_ = to;
   suffix_ = suffix;
+}
+
+void BlockPass::Give(const std::string& name, const std::string& gradient) {
+  if (contributions_.at(name) == 1) {
+    given_.emplace(name, gradient);
+    return;
+  }
+  OpDesc assign;
+  assign.type = "assign";
+  assign.inputs["X"] = {gradient};
+  assign.outputs["Out"] = {DeclareGiven(name)};
+  AppendBackwardOp(to_, std::move(assign));
+}
+
+void BlockPass::Emit() {
   for (const Step& step : steps_) {
     EmitStep(step);
   }
@@ -619,7 +651,7 @@ void BlockPass::EmitStep(const Step& step) {
     for (std::string& name : names) {
       const auto it = step.renamed_inputs.find(name);
       if (it != step.renamed_inputs.end()) {
-        name = Unique(it->second.empty() ? name : GradVarName(it->second));
+        name = it->second.empty() ? Unique(name) : Gradient(it->second);
         Declare(name, ValueVersions::NameOf(it->second));  // the gradient of an array that no operator has written yet
       }
     }
@@ -644,8 +676,7 @@ void BlockPass::EmitStep(const Step& step) {
 // Gives the block that this differentiates a gradient block, which is empty.
 BlockDesc& BlockPass::StartEmitting(BlockDesc* to, const std::string& suffix) {
   FinishForward();
-  to_ = &to->program().AppendBlock(block_.index());
-  suffix_ = suffix;
+  EmitTo(&to->program().AppendBlock(block_.index()), suffix);
   return *to_;
 }
 
@@ -664,7 +695,7 @@ void BlockPass::EmitSteps(const Step& step, OpDesc op) {
     }
     op.attrs[attr] = variables;
   }
-  inner.Emit(&block, suffix_);
+  inner.Emit();
   for (const auto& [attr, made] : step.made) {
     std::vector<std::string> variables;
     for (size_t i = 0; i < made.names.size(); ++i) {
@@ -721,7 +752,6 @@ std::vector<std::string> Parameters(const BlockDesc& root, const std::vector<std
 
 void AppendLossGradient(BlockDesc* root, const std::string& loss, const std::string& gradient) {
   const TensorSpec spec = root->GetVar(loss).tensor;
-  root->Var(gradient).tensor = spec;
   OpDesc fill;
   fill.type = "fill_constant";
   fill.outputs["Out"] = {gradient};
@@ -746,6 +776,38 @@ void NoteGradient(BlockDesc* root, const std::string& parameter, const std::stri
   }
 }
 
+// The parameters that the gradients expected by the pass reach.
+std::vector<std::string> Reached(const BlockPass& pass, const std::vector<std::string>& parameters) {
+  std::vector<std::string> reached;
+  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(reached),
+               [&pass](const auto& name) { return pass.Reaches(name); });
+  return reached;
+}
+
+// Begins to emit, with a suffix that makes the gradients' names unique.
+void BeginEmitting(BlockPass* pass, BlockDesc* root) {
+  std::string suffix;
+  for (int i = 1; pass->GradientNameIsTaken(suffix); ++i) {
+    suffix = "@" + std::to_string(i);
+  }
+  pass->FinishForward();
+  pass->EmitTo(root, suffix);
+}
+
+// Emits the gradients of the parameters, and returns them with their gradients.
+std::vector<std::pair<std::string, std::string>> Emit(BlockPass* pass, BlockDesc* root,
+                                                      const std::vector<std::string>& parameters) {
+  pass->Emit();
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const std::string& name : parameters) {
+    result.emplace_back(name, pass->Total(name));
+    if (root->GetVar(name).is_parameter) {
+      NoteGradient(root, name, result.back().second);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* program, const std::string& loss,
@@ -760,28 +822,63 @@ std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* pro
   Findings findings;
   BlockPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), &findings, nullptr, 0);
   pass.PropagateInfluence();
-  pass.Plan({loss});
-  std::vector<std::string> reached;
-  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(reached),
-               [&pass](const auto& name) { return pass.Reaches(name); });
-  std::vector<std::pair<std::string, std::string>> result;
+  pass.Expect(loss);
+  pass.Plan();
+  const std::vector<std::string> reached = Reached(pass, parameters);
   if (reached.empty()) {
-    return result;
-  }
-  std::string suffix;
-  for (int i = 1; pass.GradientNameIsTaken(suffix); ++i) {
-    suffix = "@" + std::to_string(i);
+    return {};
   }
   root.MutableOp(end - 1).attrs[std::string(kOpRoleAttr)] = RoleOf(*root.ops()[end - 1]) | kRoleLoss;
-  pass.FinishForward();
-  AppendLossGradient(&root, loss, GradVarName(loss) + suffix);
-  pass.Emit(&root, suffix);
-  for (const std::string& name : reached) {
-    result.emplace_back(name, pass.Total(name));
-    if (root.GetVar(name).is_parameter) {
-      NoteGradient(&root, name, result.back().second);
+  BeginEmitting(&pass, &root);
+  AppendLossGradient(&root, loss, pass.DeclareGiven(loss));
+  auto result = Emit(&pass, &root, reached);
+  program->Swap(&changed);
+  return result;
+}
+
+std::vector<std::pair<std::string, std::string>> AppendGradients(ProgramDesc* program,
+                                                                 const std::vector<GradientTarget>& targets,
+                                                                 const std::vector<std::string>& wanted,
+                                                                 const std::set<std::string>& no_grad) {
+  HR_ENFORCE(program != nullptr, InvalidArgument, "there is no program to differentiate");
+  HR_ENFORCE(!wanted.empty(), InvalidArgument, "there is nothing to differentiate by");
+  ProgramDesc changed(*program);
+  BlockDesc& root = changed.block(0);
+  const std::vector<std::string> variables = Parameters(root, wanted, no_grad);
+  Findings findings;
+  BlockPass pass(root, root.ops().size(), no_grad, Names(variables.begin(), variables.end()), &findings, nullptr, 0);
+  pass.PropagateInfluence();
+  std::vector<GradientTarget> passed;  // the targets through which a gradient passes
+  for (const GradientTarget& target : targets) {
+    const VarDesc& desc = root.GetVar(target.name);
+    HR_ENFORCE(desc.kind == VarKind::kLoDTensor && IsFloatingPoint(desc.tensor.dtype), TypeMismatch, "the target '",
+               target.name, "' must be a tensor of a floating-point type");
+    HR_ENFORCE(target.weights.empty() || root.HasLocalVar(target.weights), NotFound, "there is no variable '",
+               target.weights, "', the weights of the target '", target.name, "'");
+    if (CarriesGradient(root, no_grad, target.name)) {
+      pass.Expect(target.name);
+      passed.push_back(target);
     }
   }
+  pass.Plan();
+  const std::vector<std::string> reached = Reached(pass, variables);
+  if (reached.empty()) {
+    return {};
+  }
+  BeginEmitting(&pass, &root);
+  for (const GradientTarget& target : passed) {
+    if (!target.weights.empty()) {
+      pass.Give(target.name, target.weights);
+      continue;
+    }
+    OpDesc fill;
+    fill.type = "fill_any_like";
+    fill.inputs["X"] = {target.name};
+    fill.outputs["Out"] = {pass.DeclareGiven(target.name)};
+    fill.attrs["value"] = 1.0;
+    AppendBackwardOp(&root, std::move(fill));
+  }
+  auto result = Emit(&pass, &root, reached);
   program->Swap(&changed);
   return result;
 }

@@ -34,4 +34,21 @@ HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(
     ProgramDesc* program, const std::string& loss, const std::vector<std::string>& parameters = {},
     const std::set<std::string>& no_grad = {});
 
+// What AppendGradients differentiates: a variable, and the one with the weights of its elements, of the same shape and
+// type; "": all weights are 1.
+struct GradientTarget {
+  std::string name;
+  std::string weights;
+};
+
+// The same for d(Σ weight · element, over all targets)/d(wanted), with variables of any shape as targets, which need
+// not be computed: without a loss of its own, the targets' gradients are their weights. `wanted` is not empty. Uses the
+// operators "assign" (X → Out) and "fill_any_like" (X, value → Out).
+//
+// Throws, leaving the program as it was, as AppendBackward does, but nothing because of a loss: NotFound if the program
+// lacks a target or its weights; TypeMismatch if a target is not of a floating-point type.
+HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendGradients(
+    ProgramDesc* program, const std::vector<GradientTarget>& targets, const std::vector<std::string>& wanted,
+    const std::set<std::string>& no_grad = {});
+
 }  // namespace headrace

@@ -9,7 +9,7 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.clip import append_error_clip_ops, error_clip_callback, find_error_clips
 from headrace.fluid.core import VarType
-from headrace.fluid.framework import GRAD_VAR_SUFFIX, Block, OpRole, Parameter, Program, Variable
+from headrace.fluid.framework import GRAD_VAR_SUFFIX, OpRole, Parameter, Program, Variable
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
 
@@ -207,19 +207,10 @@ def gradients(
     wanted = [x.name for x in by if carries_gradient(x) and x.name not in no_grad]
     if not wanted:
         return [None] * len(by)
-    ops, variables_before = len(root.ops), set(root.vars)
-    found: dict[str, str] = {}
+    targets_with_weights = [(target.name, "" if weight is None else weight.name) for target, weight in zip(of, weights)]
     with program._role_guard(OpRole.BACKWARD):
-        try:
-            loss, constants = _weighted_sum(root, of, weights)
-            found = dict(core.append_backward(program.desc, loss.name, wanted, no_grad | constants))
-            program._sync_with_desc()
-        finally:
-            if not found:
-                while len(root.ops) > ops:
-                    root._remove_op(len(root.ops) - 1)
-                for name in set(root.vars) - variables_before:
-                    root._remove_var(name)
+        found = dict(core.append_gradients(program.desc, targets_with_weights, wanted, no_grad))
+        program._sync_with_desc()
     return [root.var(found[x.name]) if x.name in found else None for x in by]
 
 
@@ -250,6 +241,11 @@ def _weights(targets: list[Variable], given: Any) -> list[Variable | None]:
             raise errors.TypeMismatch(
                 f"gradients: target_gradients takes Variables or None, got {type(weight).__name__}"
             )
+        if target.dtype != weight.dtype:
+            raise errors.TypeMismatch(
+                f"gradients: target '{target.name}' is {core.dtype_name(target.dtype)}, but its gradient "
+                f"'{weight.name}' {core.dtype_name(weight.dtype)}"
+            )
         pairs = list(zip(target.shape, weight.shape))
         if len(target.shape) != len(weight.shape) or any(a != b and -1 not in (a, b) for a, b in pairs):
             raise errors.InvalidArgument(
@@ -262,30 +258,6 @@ def _weights(targets: list[Variable], given: Any) -> list[Variable | None]:
 def carries_gradient(variable: Variable) -> bool:
     """Whether a variable may have a gradient."""
     return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in _FLOATS
-
-
-def _weighted_sum(
-    block: Block, targets: list[Variable], weights: Sequence[Variable | None]
-) -> tuple[Variable, set[str]]:
-    """Adds the operators for Σ target · weight: its gradient by a target is the weight, if none passes the weights,
-    whose names within the sum come second. Gradients of gradients do pass them.
-    """
-    sums, constants = [], set()
-    for target, weight in zip(targets, weights):
-        if weight is not None:
-            constant = block.create_var(dtype=weight.dtype)
-            constants.add(constant.name)
-            block.append_op("assign", {"X": weight}, {"Out": constant})
-            product = block.create_var(dtype=target.dtype)
-            block.append_op("elementwise_mul", {"X": target, "Y": constant}, {"Out": product})
-            target = product
-        sums.append(block.create_var(dtype=target.dtype))
-        block.append_op("reduce_sum", {"X": target}, {"Out": sums[-1]}, {"reduce_all": True})
-    if len(sums) == 1:
-        return sums[0], constants
-    total = block.create_var(dtype=sums[0].dtype)
-    block.append_op("sum", {"X": sums}, {"Out": total})
-    return total, constants
 
 
 def calc_gradient(

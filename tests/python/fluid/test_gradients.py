@@ -236,3 +236,54 @@ def test_gradients_of_gradients_that_have_none_are_refused() -> None:
     with pytest.raises(errors.Unimplemented, match="softplus_grad"):
         fluid.gradients(first, x)
     assert str(fluid.default_main_program()) == before
+
+
+@pytest.mark.parametrize("kind", ["assign", "switch", "while"])
+def test_by_what_is_used_and_then_overwritten_is_refused(kind: str) -> None:
+    x, y = fed("x"), fed("y")
+    middle = layers.scale(x, 2.0)
+    used = layers.square(middle)
+    if kind == "assign":
+        layers.assign(layers.scale(y, 5.0), output=middle)
+    elif kind == "switch":
+        with (
+            layers.Switch() as switch,
+            switch.case(layers.less_than(layers.fill_constant([1], "float32", 0.0), layers.reduce_sum(y))),
+        ):
+            layers.assign(layers.scale(y, 5.0), output=middle)
+    else:
+        i, end = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 1)
+        again = layers.less_than(i, end)
+        with layers.While(again).block():
+            layers.assign(layers.scale(middle, 5.0), output=middle)
+            layers.increment(i)
+            layers.less_than(i, end, cond=again)
+    with pytest.raises(errors.InvalidArgument, match=f"'{middle.name}' is used and then overwritten"):
+        fluid.gradients([used, layers.reduce_sum(middle)], middle)
+
+
+def test_targets_on_the_way_to_others_and_twice_the_same(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    middle = layers.square(x)
+    found = fluid.gradients([middle, middle * middle, middle], [x, middle], [y, None, None])
+    by_x, by_middle = run(exe, *found)
+    np.testing.assert_allclose(by_middle, Y + 2 * X**2 + 1, rtol=1e-5)
+    np.testing.assert_allclose(by_x, 2 * X * (Y + 2 * X**2 + 1), rtol=1e-5)
+
+
+def test_a_gradient_that_is_given_is_neither_copied_nor_changed(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    out = layers.relu(layers.exp(x))
+    before = len(fluid.default_main_program().global_block().ops)
+    found = fluid.gradients(out, [x], y)
+    added = fluid.default_main_program().global_block().ops[before:]
+    assert [op.type for op in added] == ["relu_grad", "exp_grad"]
+    by_x, given = run(exe, *found, y)
+    np.testing.assert_allclose(by_x, Y * np.exp(X), rtol=1e-5)
+    np.testing.assert_array_equal(given, Y)
+
+
+def test_the_types_of_a_target_and_its_gradient_are_the_same() -> None:
+    x = fed("x")
+    with pytest.raises(errors.TypeMismatch, match=r"is float32, but its gradient .* float64"):
+        fluid.gradients(layers.square(x), x, layers.cast(x, "float64"))
