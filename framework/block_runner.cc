@@ -99,14 +99,42 @@ void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::st
   }
 }
 
-std::vector<std::string> OwnArrays(const BlockDesc& block) {
-  std::vector<std::string> arrays;
-  for (const VarDesc* desc : block.LocalVars()) {
-    if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc)) {
-      arrays.push_back(desc->name);
+std::vector<std::string> LeftFromRuns(const BlockDesc& block) {
+  std::set<std::string> written;  // by operators without blocks, which do run
+  std::set<std::string> left;
+  for (const auto& op : block.ops()) {
+    std::vector<std::string> reads;
+    std::vector<std::string> writes = op->OutputNames();
+    AddInnerNames(block, *op, &reads, &writes);
+    const bool has_block = std::any_of(op->attrs.begin(), op->attrs.end(),
+                                       [](const auto& attr) { return std::holds_alternative<BlockRef>(attr.second); });
+    for (const std::string& name : writes) {
+      if (!has_block) {
+        written.insert(name);
+      } else if (!written.contains(name)) {
+        left.insert(name);
+      }
     }
   }
-  return arrays;
+  std::vector<std::string> names;
+  for (const VarDesc* desc : block.LocalVars()) {
+    const bool is_array = desc->kind == VarKind::kLoDTensorArray;
+    const bool is_tensor = desc->kind == VarKind::kLoDTensor || desc->kind == VarKind::kSelectedRows;
+    if (!OutlivesRuns(*desc) && (is_array || (is_tensor && left.contains(desc->name)))) {
+      names.push_back(desc->name);
+    }
+  }
+  return names;
+}
+
+void Clear(Variable* variable) {
+  if (variable->IsType<LoDTensorArray>()) {
+    variable->GetMutable<LoDTensorArray>()->clear();
+  } else if (variable->IsType<SelectedRows>()) {
+    *variable->GetMutable<SelectedRows>() = SelectedRows();
+  } else if (variable->IsType<LoDTensor>()) {
+    *variable->GetMutable<LoDTensor>() = LoDTensor();
+  }
 }
 
 BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given,
@@ -118,8 +146,8 @@ BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vect
 
 void BlockRunner::CreateOps() {
   CheckNoneOutlivesRuns(block_);
-  arrays_ = OwnArrays(block_);
-  std::erase_if(arrays_,
+  left_ = LeftFromRuns(block_);
+  std::erase_if(left_,
                 [this](const auto& name) { return std::find(given_.begin(), given_.end(), name) != given_.end(); });
   for (const auto& op : block_.ops()) {
     ops_.push_back(OpRegistry::Create(*op));
@@ -134,24 +162,24 @@ void BlockRunner::Declare(Scope* scope) const {
 }
 
 void BlockRunner::Run(const Scope& scope, const Place& place) {
-  for (Variable* array : ArraysIn(scope)) {
-    array->GetMutable<LoDTensorArray>()->clear();
+  for (Variable* variable : LeftIn(scope)) {
+    Clear(variable);
   }
   for (const auto& op : ops_) {
     op->Run(scope, place);
   }
 }
 
-const std::vector<Variable*>& BlockRunner::ArraysIn(const Scope& scope) {
-  if (arrays_.empty()) {
+const std::vector<Variable*>& BlockRunner::LeftIn(const Scope& scope) {
+  if (left_.empty()) {
     static const std::vector<Variable*> kNone;
     return kNone;
   }
-  return arrays_in_.At(scope, [&] { return scope.GetVars(arrays_); });
+  return left_in_.At(scope, [&] { return scope.GetVars(left_); });
 }
 
 void BlockRunner::Unbind() {
-  arrays_in_.Clear();
+  left_in_.Clear();
   for (const auto& op : ops_) {
     op->Unbind();
   }

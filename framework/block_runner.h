@@ -23,8 +23,12 @@ HEADRACE_API void InitializeVariable(const VarDesc& desc, Variable* variable);
 // and what it has fetched in advance must not be lost between runs.
 HEADRACE_API bool OutlivesRuns(const VarDesc& var);
 
-// The arrays that `block` declares and that do not outlive a run.
-HEADRACE_API std::vector<std::string> OwnArrays(const BlockDesc& block);
+// The variables that `block` declares, that do not outlive a run, and in which the next run could find what this one
+// has left: arrays, which keep what is not written, and what only blocks within write, which may not run.
+HEADRACE_API std::vector<std::string> LeftFromRuns(const BlockDesc& block);
+
+// Empties a tensor, rows of one, or an array.
+HEADRACE_API void Clear(Variable* variable);
 
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
@@ -46,8 +50,8 @@ class HEADRACE_API BlockRunner {
   // Creates the block's own variables in `scope`, whose ancestors have those of the blocks around it.
   void Declare(Scope* scope) const;
 
-  // Empties the block's own arrays, but for those that are given, then runs the operators in their order. Throws what
-  // they throw.
+  // Empties what the run before may have left (LeftFromRuns), but for what is given, then runs the operators in their
+  // order. Throws what they throw.
   void Run(const Scope& scope, const Place& place);
 
   // As OperatorBase::Unbind, for all operators.
@@ -55,12 +59,12 @@ class HEADRACE_API BlockRunner {
 
  private:
   void CreateOps();
-  const std::vector<Variable*>& ArraysIn(const Scope& scope);
+  const std::vector<Variable*>& LeftIn(const Scope& scope);
 
   const BlockDesc& block_;
   const std::vector<std::string> given_;
-  std::vector<std::string> arrays_;  // those that each run starts without
-  ScopeBindings<std::vector<Variable*>> arrays_in_;
+  std::vector<std::string> left_;  // what each run starts without
+  ScopeBindings<std::vector<Variable*>> left_in_;
   std::vector<std::unique_ptr<OperatorBase>> ops_;
 };
 

@@ -147,7 +147,7 @@ struct PreparedProgram::Impl {
     const Variable* variable = nullptr;  // once bound
   };
   std::vector<Needed> needed;
-  NameSet made_anew;  // what an operator without a block writes in each run before anything reads it
+  NameSet made_anew;  // what nothing reads in a run before it is written
   std::string MissingValue(const Needed& need) const;
 
   struct Fetched {
@@ -160,7 +160,7 @@ struct PreparedProgram::Impl {
   NameSet kept;  // all that has ever been fetched
   std::vector<Fed> fed;
 
-  std::vector<LoDTensorArray*> arrays;  // once bound: what each run starts without
+  std::vector<Variable*> left;  // once bound: what each run starts without
 
   uint64_t scope_id = 0;  // of the scope of the last run; 0: none
   uint64_t scope_revision = 0;
@@ -246,6 +246,8 @@ void PreparedProgram::Impl::FindNeeded() {
     touched.insert(writes.begin(), writes.end());
     seen.insert(writes.begin(), writes.end());
   }
+  const std::vector<std::string> cleared = LeftFromRuns(block);
+  made_anew.insert(cleared.begin(), cleared.end());
 }
 
 // Why a variable has no value, and what to do.
@@ -281,7 +283,7 @@ void PreparedProgram::Impl::Unbind() {
     op->Unbind();
   }
   plan->Unbind();
-  arrays.clear();
+  left.clear();
   temporaries.reset();
   pool.Trim();
   scope_id = 0;
@@ -330,9 +332,9 @@ void PreparedProgram::Impl::Bind(Scope* scope) {
   for (const std::string& name : feed_outputs) {
     from_feed_lists.push_back(&temporaries->GetVar(name));
   }
-  arrays.clear();
-  for (const std::string& name : OwnArrays(block)) {
-    arrays.push_back(temporaries->GetVar(name).GetMutable<LoDTensorArray>());
+  left.clear();
+  for (const std::string& name : LeftFromRuns(block)) {
+    left.push_back(&temporaries->GetVar(name));
   }
   plan->Bind(*temporaries);
   scope_revision = scope->revision();
@@ -550,8 +552,8 @@ void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::
     }
   }
   impl.Bind(scope);
-  for (LoDTensorArray* array : impl.arrays) {
-    array->clear();
+  for (Variable* variable : impl.left) {
+    Clear(variable);
   }
   impl.plan->Begin(&impl.pool);
   const FeedGuard guard(&impl);

@@ -177,8 +177,10 @@ const LoDTensor* ExecutionContext::InputOrNull(HashedName slot, size_t i) const 
     return nullptr;
   }
   if (!variable->initialized() || (variable->IsType<LoDTensor>() && !variable->Get<LoDTensor>().initialized())) {
-    FailedPrecondition error(StrCat("'", variable->name(), "', in input slot '", slot, "' of '", op_.type,
-                                    "', has not been written yet; was the startup program run, and is it fed?"));
+    FailedPrecondition error(
+        StrCat("'", variable->name(), "', in input slot '", slot, "' of '", op_.type,
+               "', has no value: it was not fed, no operator of this run has written it, and no startup program "
+               "has made it"));
     error.SetVariable(variable->name());
     throw error;
   }

@@ -238,3 +238,32 @@ def test_loops_that_do_not_fit_are_refused(condition: Any, body: Any, error: typ
         layers.while_loop(condition, body, [number(0)])
     with pytest.raises(errors.TypeMismatch, match="loop_vars"):
         layers.while_loop(lambda: number(0) < 1.0, lambda: number(0), [])
+
+
+def test_what_a_branch_would_write_has_no_value_in_a_run_without_it(exe: fluid.Executor) -> None:
+    """Whatever it wrote in the run before."""
+    x = fluid.data("x", [1])
+    written = layers.create_tensor("float32")
+    with layers.Switch() as switch, switch.case(layers.less_than(layers.fill_constant([1], "float32", 0.0), x)):
+        layers.assign(layers.scale(x, 10.0), output=written)
+    out = layers.scale(written, 1.0)
+    for fetches in ([out], [written]):
+        assert exe.run(feed={"x": np.float32([3])}, fetch_list=fetches)[0] == [30]
+        with pytest.raises(errors.FailedPrecondition, match=written.name):
+            exe.run(feed={"x": np.float32([-1])}, fetch_list=fetches)
+        assert exe.run(feed={"x": np.float32([4])}, fetch_list=fetches)[0] == [40]
+
+
+def test_a_step_of_a_loop_does_not_see_what_a_branch_wrote_in_the_step_before(exe: fluid.Executor) -> None:
+    i, end = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 2)
+    first = layers.fill_constant([1], "int64", 1)
+    again = layers.less_than(i, end)
+    with layers.While(again).block():
+        written = layers.create_tensor("float32")
+        with layers.Switch() as switch, switch.case(layers.less_than(i, first)):
+            layers.assign(layers.fill_constant([1], "float32", 10.0), output=written)
+        layers.scale(written, 1.0)
+        layers.increment(i)
+        layers.less_than(i, end, cond=again)
+    with pytest.raises(errors.FailedPrecondition, match=written.name):
+        exe.run()

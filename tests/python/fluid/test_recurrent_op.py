@@ -196,7 +196,7 @@ def test_without_training_no_steps_are_kept(exe: fluid.Executor) -> None:
     ("feed", "error", "part"),
     [
         ({"x": np.zeros((0, N, WIDTH))}, ValueError, r"'x' in input slot 'inputs'.*got \[0, 3, 2\]"),
-        ({"h0": None}, RuntimeError, "'h0', in input slot 'initial_states' of 'recurrent', has not been written"),
+        ({"h0": None}, RuntimeError, "'h0', in input slot 'initial_states' of 'recurrent', has no value"),
     ],
 )
 def test_bad_input_is_named(exe: fluid.Executor, feed: dict[str, Any], error: type[Exception], part: str) -> None:
