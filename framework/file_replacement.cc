@@ -237,7 +237,7 @@ FileReplacement& FileSetReplacement::Add(const std::string& name) {
   HR_ENFORCE(!LeadsOut(name) && name.find('\0') == std::string::npos, InvalidArgument, "'", name,
              "' is not the name of a file within '", folder_.string(), "'");
   HR_ENFORCE(fs::path(name).filename() != kSetNote, InvalidArgument, "'", name,
-             "' is a name that files which are being saved have");
+             "' is reserved for the marker of a set of files that is being saved");
   files_.push_back(std::unique_ptr<FileReplacement>(new FileReplacement(folder_ / name, kUnfinishedOfSet)));
   names_ += name;
   names_ += '\0';

@@ -6,7 +6,7 @@
 namespace headrace {
 namespace {
 
-constexpr size_t kLongestName = 64;  // that is compared: the time is that of its square
+constexpr size_t kLongestName = 64;  // that is compared: the comparison takes quadratic time
 constexpr size_t kMostSuggestions = 3;
 
 size_t EditDistance(std::string_view a, std::string_view b) {

@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// "; did you mean 'a' or 'b'?" with the known names that are closest to `name` by Levenshtein's distance, at most
+// "; did you mean 'a' or 'b'?" with the known names that are closest to `name` by Levenshtein distance, at most
 // three; empty if none is close.
 std::string DidYouMean(std::string_view name, const std::vector<std::string>& known);
 

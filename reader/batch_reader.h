@@ -27,7 +27,7 @@ class HEADRACE_API BatchReader : public DecoratedReader {
 
   const size_t batch_size_;
   const bool drop_last_;
-  std::vector<LoDTensorArray> gathered_;  // for whoever has the read turn
+  std::vector<LoDTensorArray> gathered_;  // guarded by the read turn
 };
 
 // The shapes of a BatchReader's batches: those below with another first dimension. Throws InvalidArgument if a tensor

@@ -41,7 +41,7 @@ class HEADRACE_API BufferedReader final : public DecoratedReader {
   struct ReadAhead {
     // One batch less than is read ahead: the thread holds another one in its hand.
     BlockingQueue<LoDTensorArray> buffer{kReadAhead - 1};
-    std::thread thread;  // for whoever has the read turn; joinable: a pass has started
+    std::thread thread;  // guarded by the read turn; joinable: a pass has started
   };
   ProcessOwned<ReadAhead> ahead_;
 };

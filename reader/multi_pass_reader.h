@@ -22,7 +22,7 @@ class HEADRACE_API MultiPassReader : public DecoratedReader {
   bool RewindImpl() override;
 
   const uint64_t pass_num_;
-  uint64_t passes_ended_ = 0;  // for whoever has the read turn
+  uint64_t passes_ended_ = 0;  // guarded by the read turn
 };
 
 }  // namespace headrace

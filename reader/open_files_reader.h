@@ -50,7 +50,7 @@ class HEADRACE_API OpenFilesReader final : public ReaderBase {
   struct Reading {
     explicit Reading(size_t buffer_size) : buffer(buffer_size) {}
     BlockingQueue<Item> buffer;
-    std::vector<std::thread> threads;  // for whoever has the read turn; not empty: a pass has started
+    std::vector<std::thread> threads;  // guarded by the read turn; not empty: a pass has started
   };
 
   const std::vector<std::string> files_;

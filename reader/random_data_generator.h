@@ -28,7 +28,7 @@ class HEADRACE_API RandomDataGenerator : public ReaderBase {
   const float low_;
   const float high_;
   const uint64_t seed_;
-  uint64_t position_ = 0;  // for whoever has the read turn
+  uint64_t position_ = 0;  // guarded by the read turn
 };
 
 }  // namespace headrace

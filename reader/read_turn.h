@@ -1,5 +1,5 @@
-// The right to read a reader, which one thread has at a time. As a mutex, but for the wait, from which a thread looks
-// up as from others (see wait_hook.h): whoever has the turn may wait for data without end.
+// The right to read a reader, which one thread has at a time: a mutex whose waiters call their thread's wait hook
+// (wait_hook.h), since its holder may wait for data indefinitely.
 #pragma once
 
 #include <chrono>

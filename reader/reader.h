@@ -91,9 +91,9 @@ class HEADRACE_API ReaderBase {
   // Makes a ReadNextImpl that waits return soon, empty-handed; one that comes later must not wait either. Under the
   // chain's mutex only.
   virtual void Interrupt() {}
-  // Drops batches that were read ahead. Under both mutexes, after Interrupt; no thread reads.
+  // Drops batches that were read ahead. With the chain's mutex and the read turn, after Interrupt; no thread reads.
   virtual void Stop() HR_REQUIRES(read_turn_) {}
-  // Under both mutexes; no thread reads. An exception leaves the reader Stopped.
+  // With the chain's mutex and the read turn; no thread reads. An exception leaves the reader Stopped.
   virtual void Restart() HR_REQUIRES(read_turn_) {}
   // With the read turn. Must not block.
   virtual bool RewindImpl() HR_REQUIRES(read_turn_) { return false; }

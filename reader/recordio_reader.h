@@ -33,7 +33,7 @@ class HEADRACE_API RecordIOFileReader : public ReaderBase {
   void Restart() override { file_.Rewind(); }
   bool RewindImpl() override;
 
-  RecordIOReader file_;  // for whoever has the read turn
+  RecordIOReader file_;  // guarded by the read turn
 };
 
 }  // namespace headrace

@@ -30,7 +30,7 @@ class HEADRACE_API ShuffleReader : public DecoratedReader {
   const uint64_t seed_;
   uint64_t buffers_ = 0;  // filled so far
   std::vector<LoDTensorArray>
-      buffer_;  // the rest, in the order in which it is yielded from the end; for whoever has the read turn
+      buffer_;  // the rest, in the order in which it is yielded from the end; guarded by the read turn
   std::vector<LoDTensorArray> filling_;
 };
 

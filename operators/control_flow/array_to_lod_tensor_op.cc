@@ -24,7 +24,7 @@ class ArrayToLoDTensorOp : public OperatorBase {
     const auto& array = ctx.InputAs<LoDTensorArray>("X");
     const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     HR_ENFORCE(!array.empty() || table.max_length() > 0, InvalidArgument,
-               "input X: all sequences are empty, so that there was no step, which would tell the form of the result");
+               "input X: all sequences are empty: no step has run, so the shape of the result is unknown");
     HR_ENFORCE(array.size() >= table.max_length(), InvalidArgument, "input X: expected ", table.max_length(),
                " steps, as many as the longest sequence has, got ", array.size());
     for (size_t t = 0; t < std::max<size_t>(table.max_length(), 1); ++t) {

@@ -24,7 +24,7 @@ class LoDTensorToArrayOp : public OperatorBase {
     const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     PartsOf(table, x);
     LoDTensorArray& out = *ctx.OutputAs<LoDTensorArray>("Out");
-    out.resize(std::max<size_t>(table.max_length(), 1));  // without sequences, one step tells the form of the rows
+    out.resize(std::max<size_t>(table.max_length(), 1));  // if all are empty, one empty step has the shape of the rows
     for (size_t t = 0; t < out.size(); ++t) {
       PoolVector<Piece> pieces;
       LoD lod = NoUnits(x, table.level() + 1);

@@ -17,6 +17,13 @@ int64_t Numel(const DDim& dims, size_t begin, size_t end) {
 
 namespace {
 
+// `axis`, which has to be one of the dimensions.
+size_t AxisOf(const DDim& dims, size_t axis) {
+  HR_ENFORCE(axis < dims.size(), InvalidArgument, "expected an axis below ", dims.size(), ", the number of dimensions ",
+             "of dims ", ToString(dims), ", got ", axis);
+  return axis;
+}
+
 // `end`, which has to be a number of dimensions that `dims` has.
 size_t Within(const DDim& dims, size_t end) {
   HR_ENFORCE(end <= dims.size(), InvalidArgument, "expected at least ", end, " dimensions, got dims ", ToString(dims));
@@ -33,7 +40,7 @@ MatrixSize::MatrixSize(const DDim& dims, size_t split)
 }
 
 AxisSize::AxisSize(const DDim& dims, size_t axis)
-    : outer(Numel(dims, 0, Within(dims, axis + 1) - 1)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
+    : outer(Numel(dims, 0, AxisOf(dims, axis))), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
   if (extent == 0 || inner == 0) {
     outer = 0;
   }
