@@ -6,7 +6,7 @@ import html
 import re
 
 ROW = re.compile(r"^\| (.+?) \| \d+ \| ([\d.]+) \|$", re.MULTILINE)
-HEAD = "| Dataset | Batch | Times as many samples per second |"
+HEAD = "| Dataset | Batch | Speed relative to PyTorch |"
 
 
 def chart(page: str) -> str:
