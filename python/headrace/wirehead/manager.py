@@ -76,7 +76,7 @@ class WireheadManager:
                     self._log_swap(cache.swap(generation))
                     seen = generation
                 if led and not manager.leads:
-                    log.info("Manager: another process is the manager; this one takes over when it exits")
+                    log.info("Manager: another process is the active manager; this one is on standby")
                 led = manager.leads
                 if manager.blocked is None:
                     blocked_since = None
