@@ -60,8 +60,9 @@ class DataLoader(Generic[Batch]):
     """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
 
     ``num_workers`` processes make the samples of a batch together and write them straight to their final place, in
-    memory shared with this process: batches are not pickled, copied or newly allocated. The batches do not depend on
-    the number of workers: the same seed gives the same ones, even with ``num_workers=0``.
+    memory shared with this process: batches are not pickled, copied or newly allocated. The same seed gives the same
+    order for any number of workers, even none, except with ``order="grain"``, ``iterable_sharding="dataset"`` and
+    ``in_order=False``.
 
     A batch consists of NumPy arrays, or torch tensors, that view the shared memory. It belongs to the consumer, stays
     valid and unchanged for as long as any reference to it exists, and may be written to; with ``num_workers=0``,
@@ -69,8 +70,9 @@ class DataLoader(Generic[Batch]):
     arrays, tensors, numbers and strings are collated as in PyTorch.
 
     Several iterations of one loader may be in progress at the same time; each has workers of its own, which the next
-    one takes over. Thread-safety: use a loader and its iterators from one thread at a time. After a fork, the child can
-    iterate over a loader, which then starts workers of its own; batches of the parent must not be used there.
+    one takes over. Thread-safety: use a loader from one thread at a time. Threads may share an iterator: they take
+    turns, and each batch goes to one of them. After a fork, the child can iterate over a loader, which then starts
+    workers of its own; batches of the parent must not be used there.
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``, or ``__iter__``; see :class:`headrace.data.Dataset` and
@@ -88,9 +90,9 @@ class DataLoader(Generic[Batch]):
             be pickled, arrives unchanged: with its strides, arrays that share memory, and attributes.
         pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A
             batch may be dropped while its ``.to("cuda", non_blocking=True)`` is in progress: its memory is not reused
-            before the device has finished. Batches that arrive as copies because the program keeps hundreds,
-            those of ``num_workers=0`` with a ``collate_fn`` or with samples that hold more than numbers, strings,
-            arrays and tensors, and objects are not page-locked.
+            before the device has finished. Not page-locked are objects; batches that arrive as copies because the
+            program keeps hundreds; and, with ``num_workers=0``, batches of a ``collate_fn``, or of samples that hold
+            more than numbers, strings, arrays and tensors.
         drop_last: drop a last batch that is not full.
         timeout: seconds that a batch may take; 0: no limit. After that time, ``errors.Timeout`` names the samples in
             progress, with the workers' stacks; a worker that has spent half of the time on one sample is replaced,
@@ -103,12 +105,12 @@ class DataLoader(Generic[Batch]):
             memory, whatever the number of workers; if that many batches take more than 16 MiB, there are only as many
             as keep the consumer from waiting. Default: two per worker, at most 8; four per worker where one worker
             makes a whole batch, as with a ``collate_fn``, an iterable dataset, or one with ``__getitems__``.
-        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends, unless
-            something may change in between that the loader cannot see. Default: as long as the dataset and the
-            functions have not changed. True: also if the loader cannot tell whether they have changed, as with a large
-            dataset (see :meth:`refresh`). Workers that may make any sample exit nevertheless after a minute between two
-            epochs, and the next epoch starts new ones; a single worker, and workers that read streams or make
-            particular batches, stay.
+        persistent_workers: keep the workers from one epoch to the next. Default: as long as the dataset and the
+            functions have not changed. True: also if the loader cannot tell whether they have, as with a large dataset
+            (see :meth:`refresh`). They start the next epoch while one ends, unless something may change in between that
+            the loader cannot see. After a minute or so between two epochs, two or more workers that may make any sample
+            exit in any case, and the next epoch starts new ones; a single worker stays, and so do workers that read
+            streams or make particular batches.
         in_order: batches arrive in their order; False: as they become ready, except those of one stream.
         pin_memory_device: accepted for compatibility with PyTorch, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous

@@ -54,6 +54,7 @@ def test_a_worker_init_fn_that_hangs_is_reported_each_time_and_not_ended() -> No
     result = run("hang_in_worker_init_fn")
     for text in result["timeouts"]:
         assert "timed out after 1 seconds. Worker 0 (pid " in text
+        assert "is not working on a sample (" in text
     assert result["same"]
     assert result["deaths"] == 0
     assert result["left"] == []

@@ -202,7 +202,7 @@ def test_a_rule_that_is_none_is_an_error(rule: Any) -> None:
 
 def test_without_a_rule_the_error_says_what_to_do() -> None:
     for num_workers in (0, 2):
-        with pytest.raises(ValueError, match=r"sample 1 .*shape \(2,\), expected shape \(1,\).*argument ragged"):
+        with pytest.raises(ValueError, match=r"sample 1 .*shape \(2,\), expected shape \(1,\).*pass ragged="):
             list(DataLoader(Samples(words(1, 2)), batch_size=2, num_workers=num_workers))
 
 

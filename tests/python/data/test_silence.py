@@ -49,6 +49,7 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
     batches = list(DataLoader(Gated(tmp_path / "gate"), batch_size=2, num_workers=2, workers=workers))
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert re.match(r"no batch has arrived for [\d.]+ seconds", told[-1])
+    assert "seconds. Pass timeout= to turn this into an error. " in told[-1]
     assert "index 5" in told[-1]
     assert "wait_at_the_gate" in told[-1]
     # The stack ends where the dataset is called.

@@ -48,7 +48,7 @@ def counters(**given: float) -> dict[str, Any]:
         ({"consumer_wait_s": 8.0, "worker_busy_s": 19.0, "dataset_s": 15.0}, "the dataset takes 79%"),
         ({"consumer_wait_s": 8.0, "worker_busy_s": 19.0, "collate_s": 15.0}, "collation takes 79%"),
         ({"consumer_wait_s": 8.0, "worker_busy_s": 19.0, "copy_s": 15.0}, "copying takes 79%"),
-        ({"consumer_wait_s": 8.0, "worker_busy_s": 4.0}, "neither is busy all the time"),
+        ({"consumer_wait_s": 8.0, "worker_busy_s": 4.0}, "neither side is the bottleneck"),
     ],
     ids=str,
 )

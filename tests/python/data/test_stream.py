@@ -215,7 +215,7 @@ def test_a_generator_of_any_kind_is_a_dataset() -> None:
     assert [(batch[0].tolist(), batch[1]) for batch in got] == [([1, 2], ["a", "b"]), ([3], ["c"])]
 
 
-ONCE = "dataset is an iterator, which can be read once; pass an object whose __iter__ begins anew"
+ONCE = "dataset is an iterator, which can be read only once; pass an object whose __iter__ returns a new iterator"
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

@@ -169,7 +169,7 @@ def test_workers_that_die_at_their_start_are_a_clear_error(num_workers: int) -> 
         warnings.simplefilter("ignore", RuntimeWarning)
         for _ in range(2):
             with pytest.raises(
-                errors.WorkerDied, match=r"die before they make a sample: worker .* exited with status 7"
+                errors.WorkerDied, match=r"keep dying before they produce a sample: worker .* exited with status 7"
             ):
                 list(loader)
             assert not workers()

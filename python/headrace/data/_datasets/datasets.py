@@ -113,7 +113,7 @@ def is_read_once(dataset: Any) -> bool:
 
 def read_twice() -> errors.FailedPrecondition:
     return errors.FailedPrecondition(
-        "dataset is an iterator, which can be read once; pass an object whose __iter__ begins anew"
+        "dataset is an iterator, which can be read only once; pass an object whose __iter__ returns a new iterator"
     )
 
 

@@ -144,8 +144,7 @@ def _decode(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any]
         if not _equal(state.get(name), mine):
             raise ValueError(
                 f"the state was taken from a loader with {name}={state.get(name)!r:.80}, but this one has {mine!r}: "
-                "its remaining batches would not be the missing ones. Create the loader with the same arguments, or "
-                "pass "
+                "continuing would repeat or skip samples. Create the loader with the same arguments, or pass "
                 'on_state_mismatch="adapt" to use the parts of the state that still apply'
             )
     if "dataset" in details and (config.iterable or not has_state(config.dataset)):

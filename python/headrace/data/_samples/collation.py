@@ -249,7 +249,11 @@ class _Collation:
             shape = tuple(array.shape)
             if shape != expected:
                 got = f"shape {shape}" if shape else _describe_short(samples[i])
-                hint = " For differing lengths, see the argument ragged." if len(shape) == len(expected) else ""
+                hint = (
+                    ' To batch arrays of different shapes, pass ragged="pad", "list" or "lod".'
+                    if len(shape) == len(expected)
+                    else ""
+                )
                 raise ValueError(self._differs(i, where, got, f"shape {expected}") + hint)
 
     def _stacked(self, arrays: list[Array], form: Form) -> Any:

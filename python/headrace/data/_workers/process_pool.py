@@ -161,8 +161,8 @@ class ProcessPool:
         self.updates = updates
         if multiprocessing.current_process().daemon:
             raise errors.FailedPrecondition(
-                "this process is a worker of a loader or of a pool, which may have no processes of its own: in it, use "
-                'a DataLoader with num_workers=0, or headrace.DataLoader with workers="thread"'
+                "this process is itself a worker (of a loader or of a pool) and cannot start workers. Here, use a "
+                'DataLoader with num_workers=0, or headrace.DataLoader with workers="thread"'
             )
         self._scheduler = scheduler
         self._threads = threads
@@ -364,9 +364,9 @@ class ProcessPool:
                 raise failure
             if not again:
                 raise errors.WorkerDied(
-                    f"the worker processes die before they make a sample: {report}. "
-                    f"{in_pytorchs_words(worker.process)}{self._hint(worker)}See what they printed; with "
-                    "num_workers=0 the dataset runs in this process."
+                    f"workers keep dying before they produce a sample: {report}. "
+                    f"{in_pytorchs_words(worker.process)}{self._hint(worker)}See their output; with "
+                    "num_workers=0, the dataset runs in this process."
                 )
             self._require_progress(stats, report, worker)
             when = "while it was idle" if samples else "before it made a sample"
@@ -458,8 +458,10 @@ class ProcessPool:
             if worker_id < len(self._workers) and len(texts) < MOST_STACKS:
                 pid = self._workers[worker_id].process.pid
                 assert pid is not None
-                what = "no sample" if claim is None or not claim.at_row else describe([claim])
-                texts.append(f"Worker {worker_id} (pid {pid}) is at {what}. {self._stacks.of(pid)}")
+                what = "not working on a sample (starting, reading ahead in a stream, or idle)"
+                if claim is not None and claim.at_row:
+                    what = f"at {describe([claim])}"
+                texts.append(f"Worker {worker_id} (pid {pid}) is {what}. {self._stacks.of(pid)}")
         return "\n\n".join(texts)
 
     def end_hung(self, before: list[_core.HeldClaim]) -> None:

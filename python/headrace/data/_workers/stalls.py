@@ -70,7 +70,7 @@ class SilenceWatch(StallWatch):
         times = times + 1 if before == taken else 1
         self._silence = (taken, times)
         warn(
-            f"no batch has arrived for {times * self.seconds:g} seconds; with timeout=, this would be an error. "
+            f"no batch has arrived for {times * self.seconds:g} seconds. Pass timeout= to turn this into an error. "
             f"{self._workers.explain()}"
         )
 

@@ -43,8 +43,8 @@ MAIN_GUARD = 'Put what the program does under `if __name__ == "__main__":`, or p
 
 def no_main_guard() -> errors.FailedPrecondition:
     return errors.FailedPrecondition(
-        "each worker imports the main module of the program when it starts, and this module iterated over a loader "
-        f"again. {MAIN_GUARD}"
+        "each worker imports the main module of the program when it starts, and importing it started another "
+        f"iteration over a loader. {MAIN_GUARD}"
     )
 
 
@@ -84,7 +84,7 @@ def limits_named(worker_id: int) -> Iterator[None]:
         raise errors.FailedPrecondition(
             "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
-            f"exception or iterated over a loader again. {MAIN_GUARD}"
+            f"exception or started another iteration over a loader. {MAIN_GUARD}"
         ) from error
     except OSError as error:
         if error.errno not in _LIMITS:
