@@ -162,7 +162,7 @@ def _pidfd() -> Finding:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        advice = 'Use a kernel from 5.3 on, and a seccomp profile that allows pidfd_open; or pass workers="thread".'
+        advice = 'Use Linux 5.4 or newer, and a seccomp profile that allows pidfd_open; or pass workers="thread".'
         return Finding(PROBLEM, f"worker processes cannot be watched: {error.strerror}", advice)
     return Finding(OK, "worker processes can be watched")
 
@@ -207,11 +207,13 @@ def _descriptors() -> Finding:
 def _address_space() -> Finding:
     limit, overcommit = _soft_limit(resource.RLIMIT_AS), _read("/proc/sys/vm/overcommit_memory")
     if limit < _LITTLE_ADDRESS_SPACE:
-        advice = "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and is smaller now."
+        advice = (
+            "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and had to be made smaller."
+        )
         return Finding(WARNING, _at_most(limit), advice)
     if overcommit == "2":
         advice = "Leave room for the arenas' memory within the commit limit, or set vm.overcommit_memory to 0 or 1."
-        return Finding(WARNING, "no limit, but the kernel grants no more memory than it has", advice)
+        return Finding(WARNING, "no limit, but the kernel does not overcommit memory", advice)
     return Finding(OK, _at_most(limit))
 
 
@@ -220,7 +222,7 @@ def _file_size() -> Finding:
     limit = _soft_limit(resource.RLIMIT_FSIZE)
     detail = _at_most(limit)
     if limit < _LITTLE_ADDRESS_SPACE:
-        advice = "Raise the limit (ulimit -f unlimited): an arena is a file, and is smaller now."
+        advice = "Raise the limit (ulimit -f unlimited): an arena is a file, and had to be made smaller."
         return Finding(WARNING, detail, advice)
     return Finding(OK, detail)
 
@@ -234,7 +236,7 @@ def _memory() -> Finding:
     if group is not None:
         detail += f", and the control group may use {_mib(group)}"
     if min(available or 1 << 60, group or 1 << 60) < _LITTLE_MEMORY:
-        return Finding(WARNING, detail, "Batches in flight count as this memory: use few workers and small batches.")
+        return Finding(WARNING, detail, "Prefetched batches take up this memory: use few workers and small batches.")
     return Finding(OK, detail)
 
 

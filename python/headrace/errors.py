@@ -27,7 +27,7 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """Base of the family. The message says what went wrong and where; the attributes say where, for programs."""
+    """The base of all of these. The message says what went wrong and where; attributes name the place, for programs."""
 
     #: Type of the operator that reported the error, if one did.
     op_type: str | None = None
@@ -74,7 +74,7 @@ class ResourceExhausted(HeadraceError, MemoryError):
 
 
 class DataLoss(HeadraceError, ValueError):
-    """A corrupt program or file."""
+    """A corrupt program or file, or shared memory that a worker has overwritten."""
 
 
 class IoError(HeadraceError, OSError):
@@ -90,7 +90,7 @@ class WorkerDied(HeadraceError, RuntimeError):
 
 
 class QueueClosedError(HeadraceError, RuntimeError):
-    """A queue that was killed."""
+    """An operation on a queue that was killed."""
 
 
 class EOFException(HeadraceError):

@@ -34,11 +34,16 @@ def get_cmake_dir() -> str:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m headrace.sysconfig", description="where C++ builds find headrace")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.sysconfig", description="Prints the folders needed to build C++ code against Headrace."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
-    for flag, function in (("--include", get_include), ("--lib", get_lib), ("--cmake-dir", get_cmake_dir)):
-        text = (function.__doc__ or "").replace("``", "")
-        which.add_argument(flag, action="store_const", const=function, dest="which", help=text)
+    for flag, function, of in (
+        ("--include", get_include, "the headers"),
+        ("--lib", get_lib, "libheadrace.so"),
+        ("--cmake-dir", get_cmake_dir, "HeadraceConfig.cmake"),
+    ):
+        which.add_argument(flag, action="store_const", const=function, dest="which", help=f"print the folder of {of}")
     print(parser.parse_args().which())
 
 

@@ -157,7 +157,7 @@ def test_little_address_space() -> None:
     assert found["address space"] == Finding(
         WARNING,
         "at most 2.0 GiB",
-        "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and is smaller now.",
+        "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and had to be made smaller.",
     )
     assert found["loader, fork"].status == OK
 

@@ -31,17 +31,21 @@ def parser() -> argparse.ArgumentParser:
     def command(name: str, text: str, has_config: bool = True) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         if has_config:
-            added.add_argument("--config", default="config.yaml", help="default: %(default)s")
+            added.add_argument(
+                "--config", default="config.yaml", help="path of the configuration file (default: %(default)s)"
+            )
         return added
 
     generate = command("generate", "run generator processes, and restart those that die")
-    generate.add_argument("function", metavar="MODULE:FUNCTION", help="yields samples; may take index, count and seed")
+    generate.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="function that yields samples; may take index, count and seed"
+    )
     generate.add_argument("-n", type=at_least(1), default=1, metavar="N", help="number of processes (default: 1)")
     generate.add_argument(
-        "--index", type=at_least(0), help="of the first process (default: N x SLURM_ARRAY_TASK_ID, or 0)"
+        "--index", type=at_least(0), help="index of the first process (default: N x SLURM_ARRAY_TASK_ID, or 0)"
     )
     generate.add_argument(
-        "--seed", type=at_least(0, math.inf), help="for all random numbers (default: a new one for each run)"
+        "--seed", type=at_least(0, math.inf), help="seed for all random numbers (default: a new one for each run)"
     )
     generate.add_argument("--samples", type=at_least(1), metavar="K", help="stop each process after K samples")
     generate.add_argument(
@@ -65,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     clean = command("clean", "remove a cache and everything stored in it")
-    clean.add_argument("--force", action="store_true", help="even while generators or readers use it")
+    clean.add_argument("--force", action="store_true", help="remove the cache even if it is in use")
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
     demo = command("demo", "generate samples and train on them, on this machine and with nothing else installed", False)
@@ -73,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("-n", type=at_least(1), default=2, metavar="N", help="generator processes (default: 2)")
 
     bench = command("bench", "benchmark the cache and Wirehead's published algorithm", False)
-    bench.add_argument("--uri", help="of a server that speaks MongoDB's protocol (default: a folder)")
+    bench.add_argument("--uri", help="address of a server that speaks MongoDB's protocol (default: a folder)")
     bench.add_argument("--only", nargs="+", metavar="PART", help="transfer, latency, scaling, swap or storm")
     bench.add_argument("--quick", action="store_true", help="repeat less often")
     return top
