@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unsupported/Eigen/SpecialFunctions>
 #include <utility>
 #include <vector>
 
@@ -147,6 +148,8 @@ void CompareElements(int rounds) {
   unary("exp", [&] { out = a.exp(); });
   unary("tanh", [&] { out = a.tanh(); });
   unary("sigmoid", [&] { out = 1 / (1 + (-a).exp()); });
+  unary("softplus", [&] { out = a.max(0.0F) + (-a.abs()).exp().log1p(); });
+  unary("erf", [&] { out = a.erf(); });
   Compare("elementwise_add 1 Mi", rounds, Ours("elementwise_add", {{"X", x}, {"Y", y}}),
           {{"Eigen", [&] { out = a + b; }}});
 }

@@ -1,0 +1,76 @@
+#include "operators/math/branchless.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace headrace::ops {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Function {
+  const char* name;
+  float (*ours)(float);
+  double (*exact)(double);
+};
+
+const Function kFunctions[] = {
+    {"Exp", branchless::Exp, [](double x) { return std::exp(x); }},
+    {"Sigmoid", branchless::Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
+    {"Softplus", branchless::Softplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
+    {"Erf", branchless::Erf, [](double x) { return std::erf(x); }},
+};
+
+TEST(Branchless, ErrorsAreAFewUnitsInTheLastPlace) {
+  for (const Function& function : kFunctions) {
+    for (double x = -87.3; x < 88.7; x += 0.00037) {
+      const auto argument = static_cast<float>(x);
+      const double exact = function.exact(argument);
+      ASSERT_NEAR(function.ours(argument), exact, 3e-7 * std::abs(exact)) << function.name << " of " << argument;
+    }
+  }
+}
+
+TEST(Branchless, LimitsAreExact) {
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  EXPECT_EQ(branchless::Exp(0), 1);
+  EXPECT_EQ(branchless::Exp(-kInfinity), 0);
+  EXPECT_EQ(branchless::Exp(-88), 0);
+  EXPECT_GE(branchless::Exp(branchless::kLogSmallest), kSmallest);
+  EXPECT_LE(branchless::Exp(branchless::kLogLargest), kLargest);
+  for (const float large : {std::nextafter(branchless::kLogLargest, kInfinity), 100.0F, kLargest, kInfinity}) {
+    EXPECT_EQ(branchless::Exp(large), kInfinity) << large;
+  }
+  EXPECT_EQ(branchless::Sigmoid(0), 0.5F);
+  EXPECT_EQ(branchless::Sigmoid(-kInfinity), 0);
+  EXPECT_EQ(branchless::Sigmoid(-100), 0);
+  EXPECT_EQ(branchless::Sigmoid(kInfinity), 1);
+  EXPECT_EQ(branchless::Softplus(-kInfinity), 0);
+  EXPECT_EQ(branchless::Softplus(kInfinity), kInfinity);
+  EXPECT_EQ(branchless::Softplus(kLargest), kLargest);
+  for (const float sign : {-1.0F, 1.0F}) {
+    EXPECT_EQ(branchless::Erf(sign * 4), sign);
+    EXPECT_EQ(branchless::Erf(sign * kInfinity), sign);
+    EXPECT_EQ(std::signbit(branchless::Erf(sign * 0.0F)), sign < 0);
+  }
+  for (float x = 3; x < 5; x = std::nextafter(x + 1e-5F, kInfinity)) {
+    ASSERT_LE(branchless::Erf(x), 1) << x;
+  }
+}
+
+TEST(Branchless, NaNGivesNaN) {
+  for (const Function& function : kFunctions) {
+    for (const float nan : {kNaN, -kNaN, std::bit_cast<float>(0x7fffffff), std::bit_cast<float>(-1)}) {
+      EXPECT_TRUE(std::isnan(function.ours(nan))) << function.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::ops
