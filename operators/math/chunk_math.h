@@ -87,11 +87,7 @@ template <typename T>
 Chunk<T> ChunkTanh(const Chunk<T>& x) {
   // Eigen's clamps its argument, and a NaN with it.
   const Chunk<T> tanh = x.tanh();
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T v, T t) { return branchless::NaNFrom(v, t); }, x, tanh);
-  } else {
-    return ForEachElement([](T v, T t) { return v != v ? v : t; }, x, tanh);
-  }
+  return ForEachElement([](T v, T t) { return v != v ? v : t; }, x, tanh);
 }
 
 // 1 / (1 + exp(-x))
