@@ -9,7 +9,7 @@ from headrace.fluid import layers
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
-from headrace.fluid.layer_helper import LayerHelper
+from headrace.fluid.layer_helper import Declare, LayerHelper, initial
 
 __all__ = ["DetectionMAP"]
 
@@ -66,25 +66,25 @@ class DetectionMAP:
             self._create_state("accum_true_pos", input.dtype, [-1, 2]),
             self._create_state("accum_false_pos", input.dtype, [-1, 2]),
         ]
-        self.has_state = self._helper.create_global_variable(self._name("has_state"), [1], "int32", Constant(0))
+        zero = Constant(0)
+        name = self._name("has_state", initial([1], "int32", zero))
+        self.has_state = self._helper.create_global_variable(name, [1], "int32", zero)
         self._of_all = layers.detection_map(
             *arguments, has_state=self.has_state, input_states=states, out_states=states, ap_version=ap_version
         )
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 
-    def _name(self, suffix: str) -> str:
-        return self._helper._free_name(self._helper.name, suffix=f"_{suffix}")
+    def _name(self, suffix: str, declare: Declare) -> str:
+        return self._helper._initialized_name(self._helper.name, declare, suffix=f"_{suffix}")
 
     def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
         """A variable for which the startup program allocates memory: its initial contents do not count."""
-        name = self._name(suffix)
-        lod_level = 1 if shape[0] < 0 else 0
-        state = self._helper.create_global_variable(name, shape, dtype, lod_level=lod_level)
-        startup = self._helper.startup_program.global_block()
-        room = startup.create_var(name=name, dtype=dtype, persistable=True, stop_gradient=True)
-        attrs = {"shape": [max(extent, 1) for extent in shape], "dtype": int(state.dtype), "value": 0.0}
-        startup.append_op("fill_constant", {}, {"Out": room}, attrs)
-        return state
+        declare = initial([max(extent, 1) for extent in shape], dtype, Constant(0))
+        name = self._name(suffix, declare)
+        startup = self._helper.startup_program
+        if not startup._has_name(name):
+            declare(name, startup.global_block())
+        return self._helper.create_global_variable(name, shape, dtype, lod_level=1 if shape[0] < 0 else 0)
 
     def get_map_var(self) -> tuple[Variable, Variable]:
         """Variables to fetch: of the batch, and of all batches."""

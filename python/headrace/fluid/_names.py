@@ -10,8 +10,8 @@ __all__ = ["free_name"]
 
 def free_name(key: str, *programs: DeclaringProgram, bare: bool = False, suffix: str = "") -> str:
     """The next name of ``key`` that none of ``programs`` has: a program that was loaded, or built within
-    another guard of ``unique_name``, has names that the counters do not know of. For a variable that persists,
-    ``programs`` include the one that gives it its first value.
+    another guard of ``unique_name``, has names that the counters do not know of. For variables to which the startup
+    program gives a first value, see ``layer_helper.initialized_name``.
 
     Args:
         bare: ``key`` without a number is the first name.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace.fluid import core
 from headrace.fluid.clip import append_error_clip_ops, error_clip_callback, find_error_clips
 from headrace.fluid.core import VarType
@@ -41,7 +42,6 @@ def append_backward(
     Raises:
         InvalidArgument: the loss is not a single element, a parameter is overwritten after it has been used, or
             nothing in ``parameter_list`` can have a gradient; ``no_grad_set`` has a memory of a StaticRNN.
-        NotFound: the program has no variable of a name in ``no_grad_set``.
         FailedPrecondition: without ``parameter_list``, the program comes from bytes that do not say how its parameters
             are trained.
         Unimplemented: an operator on the way has no gradient; there are other callbacks, or checkpoints.
@@ -100,7 +100,7 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
 
 
 def _without_gradient(program: Program, no_grad_set: Collection[Variable | str] | None) -> set[str]:
-    """The names of ``no_grad_set``. NotFound for one that the program does not have, InvalidArgument for a memory of a
+    """The names of ``no_grad_set``, without those that the program does not have. InvalidArgument for a memory of a
     StaticRNN.
     """
     names = set()
@@ -111,7 +111,8 @@ def _without_gradient(program: Program, no_grad_set: Collection[Variable | str] 
     for item in no_grad_set or ():
         name = item.name if isinstance(item, Variable) else item
         if not program._has_name(name.removesuffix(GRAD_VAR_SUFFIX)):
-            raise errors.NotFound(f"no_grad_set: the program has no variable '{name}'")
+            warn(f"no_grad_set: the program has no variable '{name}'")
+            continue
         if name in memories:
             raise errors.InvalidArgument(
                 f"no_grad_set: '{name}' is a memory of a StaticRNN: set its stop_gradient within the step"
@@ -186,7 +187,6 @@ def gradients(
         InvalidArgument: a variable is not of the root block of one program, the number or the shapes of
             ``target_gradients`` do not fit, an input is overwritten after it has been used, or ``no_grad_set`` has a
             memory of a StaticRNN.
-        NotFound: the program has no variable of a name in ``no_grad_set``.
         Unimplemented: an operator on the way has no gradient. Gradients can be differentiated again, for a gradient
             penalty, say, where the gradient operators have gradients: products, convolutions, elementwise arithmetic,
             sums and means, most activations, moves of elements and ``instance_norm`` have them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -35,6 +35,9 @@ __all__ = [
     "declare_known",
     "ints_argument",
 ]
+
+#: Declares a variable of a name in a block, and gives it a value there.
+Declare = Callable[[str, Block], None]
 
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
@@ -152,9 +155,9 @@ class LayerHelper:
         """Leaves out the automatic name that Fluid gives to the step scopes of a block, so that later ones agree."""
         unique_name.generate("_generated_var")
 
-    def _free_name(self, key: str, bare: bool = False, suffix: str = "") -> str:
-        """A name for a variable of which the startup program has one, too: see ``free_name``."""
-        return free_name(key, self.main_program, self.startup_program, bare=bare, suffix=suffix)
+    def _initialized_name(self, key: str, declare: Declare | None, bare: bool = False, suffix: str = "") -> str:
+        """See ``initialized_name``."""
+        return initialized_name(key, self.main_program, self.startup_program, declare, bare=bare, suffix=suffix)
 
     @property
     def main_program(self) -> Program:
@@ -202,7 +205,9 @@ class LayerHelper:
         arguments as of ``Block.create_var``. Without a name it gets the one that programs, and files, of Fluid's have
         for it: ``_generated_var_0``, and so on.
         """
-        name = self._free_name("_generated_var") if name is None else name
+        if name is None:
+            declare = None if init is None else initial(shape, dtype, init)
+            name = self._initialized_name("_generated_var", declare)
         variable = self.main_program.global_block().create_var(
             name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
         )
@@ -521,9 +526,45 @@ def create_initialized_var(
     """A new persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``.
     ``key``, ``bare``: of its name, see ``free_name``.
     """
-    name = free_name(key, main, startup, bare=bare)
+    declare = None if init is None else initial(shape, dtype, init)
+    name = initialized_name(key, main, startup, declare, bare=bare)
     variable = main.global_block().create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
-    block = startup.global_block()
-    if init is not None:
-        init(block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True), block)
+    if declare is not None and not startup._has_name(name):
+        declare(name, startup.global_block())
     return variable
+
+
+def initial(shape: Sequence[int] | None, dtype: Any, init: initializer.Initializer) -> Declare:
+    """What gives a variable its first value in the block of a startup program."""
+
+    def declare(name: str, block: Block) -> None:
+        init(block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True), block)
+
+    return declare
+
+
+def initialized_name(
+    key: str, main: Program, startup: Program, declare: Declare | None, bare: bool = False, suffix: str = ""
+) -> str:
+    """The next name of ``key`` that ``main`` does not have. ``startup`` may have it if it gives the variable the first
+    value that ``declare`` gives: programs that are built alike under ``unique_name.guard()`` share what optimizers and
+    metrics keep, as they share parameters. For other arguments see ``free_name``.
+    """
+    name = free_name(key, main, bare=bare, suffix=suffix)
+    while startup._has_name(name) and not _declares(startup.global_block(), name, declare):
+        name = free_name(key, main, suffix=suffix)
+    return name
+
+
+def _declares(block: Block, name: str, declare: Declare | None) -> bool:
+    """Whether the variable ``name`` of a block is as ``declare`` makes it."""
+    if declare is None or not block.has_var(name):
+        return False
+    other = Program().global_block()
+    declare(name, other)
+    variables, operators = [], []
+    for each in (block, other):
+        variable = each.var(name)
+        variables.append((variable.shape, variable.dtype, variable.persistable))
+        operators.append([(op.type, op.all_attrs()) for op in each.ops if name in op.output_arg_names])
+    return variables[0] == variables[1] and operators[0] == operators[1]

@@ -252,10 +252,10 @@ def test_a_loaded_program_is_built_further_with_names_of_its_own(case: str) -> N
     assert [len(generated(main)), len(generated(startup))] == [2 * len(names) for names in before]
 
 
-def test_programs_share_parameters_but_not_what_is_counted_or_kept_for_them(exe: fluid.Executor) -> None:
+def test_programs_that_are_built_alike_share_what_has_the_same_first_value(exe: fluid.Executor) -> None:
     startup = fluid.Program()
     rates, velocities, counts = [], [], []
-    for rate in (0.5, 0.25):
+    for rate in (0.5, 0.25, 0.5):
         main = fluid.Program()
         with fluid.program_guard(main, startup), fluid.unique_name.guard():
             share = layers.fc(rows(), 2, act="softmax")
@@ -267,9 +267,37 @@ def test_programs_share_parameters_but_not_what_is_counted_or_kept_for_them(exe:
         assert variable is not None
         rates.append(variable.name)
         velocities.append(optimizer.get_opti_var_name_list())
-    assert rates == ["learning_rate_0", "learning_rate_1"]
-    assert [names[0] for names in velocities] == ["fc_0.w_0_velocity_0", "fc_0.w_0_velocity_1"]
-    assert len(set(counts)) == 2
+    assert rates == ["learning_rate_0", "learning_rate_1", "learning_rate_0"]
+    assert [names[0] for names in velocities] == ["fc_0.w_0_velocity_0"] * 3
+    assert len(set(counts)) == 1
     exe.run(startup)
     found = [fluid.global_scope().find_var(name).get_tensor() for name in rates]
-    assert [np.asarray(tensor).item() for tensor in found] == [0.5, 0.25]
+    assert [np.asarray(tensor).item() for tensor in found] == [0.5, 0.25, 0.5]
+
+
+def test_a_program_that_is_built_again_goes_on_with_the_state_of_the_first(exe: fluid.Executor) -> None:
+    """For another batch size, or as a test program, after the startup program has run."""
+    startup = fluid.Program()
+
+    def build(size: int) -> tuple[fluid.Program, list[Variable]]:
+        main = fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            x = layers.data("x", [size, 4], append_batch_size=False)
+            share = layers.fc(x, 2, act="softmax")
+            label = layers.fill_constant([size, 1], "int64", 1)
+            _, _, states = layers.auc(share, label)
+            loss = layers.reduce_mean(layers.square(share))
+            rate = layers.exponential_decay(0.1, 10, 0.5)
+            fluid.optimizer.Adam(rate).minimize(loss)
+        return main, [loss, *states]
+
+    main, fetches = build(8)
+    exe.run(startup)
+    exe.run(main, feed={"x": np.ones((8, 4), np.float32)}, fetch_list=fetches)
+    ops = len(startup.global_block().ops)
+    again, fetches = build(2)
+    assert len(startup.global_block().ops) == ops
+    found = exe.run(again, feed={"x": np.ones((2, 4), np.float32)}, fetch_list=fetches)
+    assert found[3].sum() == 10  # all positives: of both runs
+    names = {var.name for var in main.list_vars() if var.persistable}
+    assert names == {var.name for var in again.list_vars() if var.persistable}

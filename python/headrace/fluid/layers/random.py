@@ -12,7 +12,15 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, declare_known, ints_argument
+from headrace.fluid.layer_helper import (
+    Ints,
+    LayerHelper,
+    check_shape,
+    check_variable,
+    declare_known,
+    initial,
+    ints_argument,
+)
 
 __all__ = [
     "gaussian_random",
@@ -124,9 +132,9 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
     if seed is None:
         seed = helper.main_program._next_seed() or int(np.random.randint(-65536, 65536))
     if isinstance(seed, int):
-        seed = helper.create_global_variable(
-            helper._free_name(f"{helper.name}.seed", bare=True), [1], "int64", initializer.Constant(seed)
-        )
+        init = initializer.Constant(seed)
+        name = helper._initialized_name(f"{helper.name}.seed", initial([1], "int64", init), bare=True)
+        seed = helper.create_global_variable(name, [1], "int64", init)
     elif not isinstance(seed, Variable):
         raise errors.TypeMismatch(
             f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"
