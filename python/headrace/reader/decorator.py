@@ -240,10 +240,19 @@ class _Readahead(Generic[Item]):
 
 
 @contextlib.contextmanager
-def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
+def _threads(
+    readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]], left: set[threading.Thread]
+) -> Iterator[None]:
     """Runs them within this context; at the end, tells them to stop. One that is in a mapper or a reader of the user is
-    not waited for, since it may never return: it stops at its next item.
+    not waited for, since it may never return: it stops at its next item. Before the next pass begins it must have
+    stopped, because the mapper or reader may share state between passes.
+
+    Args:
+        left: the threads of earlier passes that may not have stopped yet.
     """
+    for thread in tuple(left):
+        thread.join()
+        left.discard(thread)
     threads: list[threading.Thread] = []
     try:
         for target in targets:
@@ -254,19 +263,24 @@ def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[]
     finally:
         for each in readahead:
             each.left.set()
+        left.update(threads)
         deadline = time.monotonic() + _LEAVE_WITHIN
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
-    """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples."""
+    """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples.
+
+    After a pass that was left early, the next one waits until ``reader`` has returned the sample that it was making.
+    """
     _check_readers(reader)
     _positive("size", size)
+    left: set[threading.Thread] = set()
 
     def ahead() -> Iterator[Any]:
         readahead: _Readahead[Any] = _Readahead(size)
-        with _threads([readahead], [lambda: readahead.make(reader)]):
+        with _threads([readahead], [lambda: readahead.make(reader)], left):
             yield from readahead.read(1)
 
     return ahead
@@ -278,7 +292,8 @@ def xmap_readers(
     """A reader of the results of ``mapper``, applied to the samples of ``reader`` in ``process_num`` threads.
 
     An exception of ``reader`` or ``mapper`` is raised in place of a sample, after all that were taken before that one,
-    and ends the reader.
+    and ends the reader. After a pass that was left early, the next one waits until ``reader`` and ``mapper`` have
+    returned the samples that they were making.
 
     Args:
         buffer_size: number of samples that may be ahead on either side of the threads.
@@ -287,6 +302,7 @@ def xmap_readers(
     _check_readers(reader)
     _positive("process_num", process_num)
     _positive("buffer_size", buffer_size)
+    left: set[threading.Thread] = set()
 
     def mapped() -> Iterator[Any]:
         samples: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
@@ -321,7 +337,7 @@ def xmap_readers(
         def work() -> None:
             results.make(take)
 
-        with _threads([samples, results], [feed, *[work] * process_num]):
+        with _threads([samples, results], [feed, *[work] * process_num], left):
             if not order:
                 yield from (result for _, result in results.read(process_num))
                 return

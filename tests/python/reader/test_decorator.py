@@ -256,6 +256,33 @@ def test_leaving_does_not_wait_for_a_thread_that_is_stuck(kind: str, order: bool
         answer.set()
 
 
+@pytest.mark.parametrize("kind", ["mapper", "reader", "buffered"])
+def test_a_pass_begins_when_the_threads_of_the_one_before_have_stopped(kind: str) -> None:
+    inside, most = [0], [0]
+
+    def slow(x: int) -> int:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.5)
+        inside[0] -= 1
+        return x
+
+    sources: dict[str, Any] = {
+        "mapper": reader.xmap_readers(slow, numbers(3), 1, 2),
+        "reader": reader.xmap_readers(lambda x: x, lambda: map(slow, range(3)), 1, 2),
+        "buffered": reader.buffered(lambda: map(slow, range(3)), 2),
+    }
+    for _ in sources[kind]():
+        break
+    assert list(sources[kind]()) == [0, 1, 2]
+    assert most == [1]
+
+
+def test_two_passes_at_once_do_not_wait_for_each_other() -> None:
+    for source in reader.buffered(numbers(9), 2), reader.xmap_readers(lambda x: x, numbers(9), 1, 2):
+        assert list(zip(source(), source())) == [(x, x) for x in range(9)]
+
+
 def test_a_program_ends_with_its_own_error_although_a_mapper_is_stuck() -> None:
     script = """
 import threading
