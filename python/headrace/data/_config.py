@@ -25,7 +25,6 @@ from headrace.data._argument_checks import (
     seconds,
     start_method,
 )
-from headrace.data._autotune import WAITING_WORKERS, processors
 from headrace.data._datasets.datasets import (
     bulk_method,
     is_iter_datapipe,
@@ -45,6 +44,7 @@ from headrace.data._samples.collation import (
 )
 from headrace.data._samples.device_copies import check_device, require_devices
 from headrace.data._samples.tensor_columns import tensor_columns
+from headrace.data._worker_tuning import WAITING_WORKERS, processors
 from headrace.data._world import check_sharing
 
 MAX_WORKERS = 512

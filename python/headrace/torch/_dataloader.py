@@ -1,4 +1,4 @@
-"""The drop-in for PyTorch's loader; ``_headrace_loader`` makes its batches, and decides on their order."""
+"""The drop-in for PyTorch's loader; ``_arguments`` makes the loader behind it, and decides on the order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Optional
 from torch.utils import data as torch_data
 
 from headrace.data._config import MAX_WORKERS
-from headrace.torch._headrace_loader import Maker, Option, Options, is_datapipe, maker_of
+from headrace.torch._arguments import LoaderFactory, Option, Options, factory_of, is_datapipe
 from headrace.torch._samplers import LoaderSampler, show_epoch_at
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             threads_per_worker=threads_per_worker,
             trace=trace,
         )
-        self._headrace = Maker(options)
+        self._headrace = LoaderFactory(options)
         order = self._headrace.sampler(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if order is not None:
             shuffle, sampler = None, order
@@ -135,7 +135,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         # Too many workers, and datasets that cannot be read, are errors when an epoch starts, as with PyTorch.
         can_be_read = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
         if can_be_read and not is_datapipe(dataset) and self.num_workers <= MAX_WORKERS:
-            loader = maker_of(self).loader(self)  # whose errors belong here
+            loader = factory_of(self).loader(self)  # whose errors belong here
             if order is not None and loader.seed is not None:  # which a generator has given, if there was none
                 order.seed = loader.seed
 
@@ -152,9 +152,9 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
 
     def __len__(self) -> int:
         """Batches per epoch, as PyTorch counts them; with ``shard``, those of this loader."""
-        maker = maker_of(self)
-        shared = maker.options.shard != (0, 1) and not isinstance(self.dataset, torch_data.IterableDataset)
-        return len(maker.loader(self)) if shared else super().__len__()
+        factory = factory_of(self)
+        shared = factory.options.shard != (0, 1) and not isinstance(self.dataset, torch_data.IterableDataset)
+        return len(factory.loader(self)) if shared else super().__len__()
 
     def __repr__(self) -> str:
         shown = {"batch_size": 1, "num_workers": 0, "drop_last": False, "shard": (0, 1)}
@@ -178,15 +178,15 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         if is_datapipe(self.dataset):
             return super()._get_iterator()
         self.check_worker_number_rationality()
-        return maker_of(self).iterator(self)
+        return factory_of(self).iterator(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the latest iteration has reached; see :meth:`headrace.DataLoader.state_dict`."""
-        return maker_of(self).stateful(self).state_dict()
+        return factory_of(self).stateful(self).state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration continue from ``state``; see :meth:`headrace.DataLoader.load_state_dict`."""
-        maker_of(self).load_state_dict(self, state)
+        factory_of(self).load_state_dict(self, state)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. Also calls the
@@ -198,27 +198,27 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         for counting in parts:
             if hasattr(counting, "set_epoch"):
                 counting.set_epoch(epoch)
-        maker_of(self).stateful(self).set_epoch(epoch)
+        factory_of(self).stateful(self).set_epoch(epoch)
 
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset as it is now; see :meth:`headrace.DataLoader.refresh`."""
-        maker_of(self).stateful(self).refresh()
+        factory_of(self).stateful(self).refresh()
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the latest iteration; see :meth:`headrace.DataLoader.stats`."""
-        return maker_of(self).stateful(self).stats()
+        return factory_of(self).stateful(self).stats()
 
     def write_trace(self, path: Any) -> None:
         """Writes a timeline of the latest iteration; see :meth:`headrace.DataLoader.write_trace`."""
-        maker_of(self).stateful(self).write_trace(path)
+        factory_of(self).stateful(self).write_trace(path)
 
     def shutdown(self) -> None:
         """Ends the workers; the next iteration starts workers again."""
-        maker_of(self).shutdown()
+        factory_of(self).shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        state = {**self.__dict__, "_iterator": None, "_headrace": copy.copy(maker_of(self))}
+        state = {**self.__dict__, "_iterator": None, "_headrace": copy.copy(factory_of(self))}
         order, batches = state.get("sampler"), state.get("batch_sampler")
         if isinstance(order, LoaderSampler):
             state["sampler"] = copy.copy(order)

@@ -1,4 +1,4 @@
-"""Which order a loader's arguments ask for. ``torch/_headrace_loader.py`` makes them of those of headrace.torch."""
+"""Which order a loader's arguments ask for. ``torch/_arguments.py`` makes them of those of headrace.torch."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import numpy as np
 from headrace import _core, errors
 from headrace._warnings import warn
 from headrace.data._argument_checks import start_context
-from headrace.data._autotune import Tuning, processors
 from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
 from headrace.data._samples.in_process_batches import HandOver
@@ -27,6 +26,7 @@ from headrace.data._samples.tensors import is_tensor
 from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.open_files import refuse_open_files
+from headrace.data._worker_tuning import Tuning, processors
 from headrace.data._workers.dataset_snapshot import Snapshot
 from headrace.data._workers.dataset_updates import SentTask, UpdateLog, started_at
 from headrace.data._workers.errors import KeptErrors

@@ -16,7 +16,7 @@ from loader_datasets import GloballyRandom, Ints, Random, same
 import headrace.fluid as fluid
 from headrace import errors
 from headrace.data import DataLoader
-from headrace.data._autotune import Tuning, Window, WorkerTuner
+from headrace.data._worker_tuning import Tuning, Window, WorkerTuner
 from headrace.fluid import core
 
 BEFORE: dict[str, Any] = {

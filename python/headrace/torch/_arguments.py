@@ -1,4 +1,4 @@
-"""The Headrace loader that makes the batches of the drop-in, with the current arguments of PyTorch's loader."""
+"""Turns the current arguments of PyTorch's loader into the Headrace loader that makes the drop-in's batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Option(Generic[Value]):
     def __get__(self, loader: object, owner: type) -> Value: ...
 
     def __get__(self, loader: Any, owner: type) -> Any:
-        return self if loader is None else getattr(maker_of(loader).options, self._name)
+        return self if loader is None else getattr(factory_of(loader).options, self._name)
 
 
 class _Loader(HeadraceLoader):
@@ -121,8 +121,9 @@ class _AllReplicas:
         return int(self.replicated.total_size)
 
 
-class Maker:
-    """Makes the batches of one of the drop-in's loaders, which it is given with each call.
+class LoaderFactory:
+    """Makes the Headrace loader behind one of the drop-in's loaders, which it is given with each call. It keeps it as
+    long as the arguments stay the same.
 
     All that a loader has beyond PyTorch's attributes is here, under one name of the loader's: its subclasses, which
     choose their own names, cannot hit it.
@@ -298,12 +299,12 @@ def _group(batch_size: Any, drop_last: Any, shard: tuple[int, int]) -> int:
     return (batch_size or 1) * shard[1] if drop_last and shard[1] > 1 else 1
 
 
-def maker_of(loader: Any) -> Maker:
-    """What makes a loader's batches; its subclass need not call ``__init__``."""
-    maker: Maker | None = vars(loader).get("_headrace")
-    if maker is None:
-        maker = vars(loader)["_headrace"] = Maker(Options())
-    return maker
+def factory_of(loader: Any) -> LoaderFactory:
+    """The factory of a loader; its subclass need not call ``__init__``."""
+    factory: LoaderFactory | None = vars(loader).get("_headrace")
+    if factory is None:
+        factory = vars(loader)["_headrace"] = LoaderFactory(Options())
+    return factory
 
 
 def is_datapipe(dataset: Any) -> bool:
