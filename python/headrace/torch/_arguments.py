@@ -13,7 +13,7 @@ from torch.utils import data as torch_data
 
 from headrace._warnings import warn
 from headrace.data import DataLoader as HeadraceLoader
-from headrace.data._argument_checks import integer, rank_and_world
+from headrace.data._argument_checks import integer
 from headrace.data._config import MAX_PREFETCH
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.data._iteration.state import Position
@@ -149,7 +149,7 @@ class LoaderFactory:
         if shuffle:
             torch_data.RandomSampler(dataset)  # raises what PyTorch's loader raises
         kind = LoaderSampler if shuffle else InOrder
-        return kind(dataset, seed, rank_and_world(shard), _group(batch_size, drop_last, shard))
+        return kind(dataset, seed, shard, _group(batch_size, drop_last, shard))
 
     def batch_sampler(self, of: Any) -> Any:
         """The batch sampler that shows the batches of a loader that PyTorch's constructor has made."""
@@ -157,7 +157,7 @@ class LoaderFactory:
         whole = type(batches) is torch_data.BatchSampler and batches.sampler is sampler and shard != (0, 1)
         if not whole or isinstance(sampler, LoaderSampler) or isinstance(of.dataset, torch_data.IterableDataset):
             return batches
-        share = Share(sampler, rank_and_world(shard), of.batch_size * shard[1], of.drop_last)
+        share = Share(sampler, shard, of.batch_size * shard[1], of.drop_last)
         return torch_data.BatchSampler(share, of.batch_size, of.drop_last)
 
     @staticmethod

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Optional
 
 from torch.utils import data as torch_data
 
+from headrace.data._argument_checks import rank_and_world
 from headrace.data._config import MAX_WORKERS
 from headrace.torch._arguments import LoaderFactory, Option, Options, factory_of, is_datapipe
 from headrace.torch._samplers import LoaderSampler, show_epoch_at
@@ -95,7 +96,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         options = Options(
             seed=seed,
             seed_records=seed_records,
-            shard=shard,
+            shard=rank_and_world(shard),
             device=device,
             max_deaths_per_sample=max_deaths_per_sample,
             on_worker_death=on_worker_death,

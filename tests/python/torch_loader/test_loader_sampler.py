@@ -104,6 +104,16 @@ def test_of_a_sampler_that_is_given_the_batch_sampler_gives_the_share(drop_last:
             assert lists(again) == lists(loader)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"shuffle": True, "seed": 3}, {"sampler": [5, 4, 3, 2, 1, 0]}])
+def test_a_shard_may_be_a_list(arguments: dict[str, Any]) -> None:
+    for shard in ((0, 1), (1, 2)):
+        loaders = [make(6, **arguments, drop_last=True, shard=given) for given in (shard, list(shard))]
+        assert lists(loaders[0]) == lists(loaders[1])
+        assert len(loaders[0]) == len(loaders[1])
+        assert loaders[1].shard == shard
+        assert repr(loaders[0]) == repr(loaders[1])
+
+
 def test_a_share_of_a_share_is_refused() -> None:
     with pytest.raises(ValueError, match="would each take a share"):
         DataLoader(list(range(23)), 4, sampler=make(shard=(1, 2)).sampler, shard=(1, 3))
