@@ -108,6 +108,90 @@ def test_an_error_whose_constructor_takes_other_arguments_keeps_its_type_and_att
     assert "raise PickyError(index, 1)" in str(error.__cause__)
 
 
+class NoShard(OSError):
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such shard", path)
+        self.path = path
+
+
+class NoCodec(ImportError):
+    def __init__(self, module: str) -> None:
+        super().__init__(f"cannot import {module}", name=module)
+
+
+class BadText(UnicodeDecodeError):
+    def __init__(self, data: bytes) -> None:
+        super().__init__("utf-8", data, 0, 1, "bad")
+
+
+class NoRecord(KeyError):
+    """Its constructor takes its ``args``, and would put them into its text again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no record {name}")
+
+
+class Slotted(ValueError):
+    __slots__ = ("row",)
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class Reduced(Exception):
+    def __init__(self, one: int, *, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+        self.one, self.two = one, two
+
+    def __reduce__(self) -> Any:
+        return _reduced, (self.one, self.two)
+
+
+def _reduced(one: int, two: int) -> Reduced:
+    return Reduced(one, two=two)
+
+
+ERRORS = {
+    "errno": (NoShard("/a/b"), ("errno", "strerror", "filename", "path")),
+    "import": (NoCodec("xz"), ("name", "path", "msg")),
+    "text": (BadText(b"\xff"), ("encoding", "object", "start", "end", "reason")),
+    "doubled": (NoRecord("x"), ()),
+    "slots": (Slotted(3), ("row",)),
+    "reduced": (Reduced(1, two=2), ("one", "two")),
+    "built in": (FileNotFoundError(2, "gone", "/a", None, "/b"), ("errno", "filename", "filename2")),
+}
+
+
+class RaisingOne(Ints):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(1)
+        self.error = error
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("which", ERRORS)
+def test_an_error_keeps_what_pythons_own_classes_keep(which: str) -> None:
+    error, attributes = ERRORS[which]
+    got = run(DataLoader(RaisingOne(error), num_workers=1))[0]
+    assert type(got) is type(error)
+    assert (str(got), got.args) == (str(error), error.args)
+    for name in attributes:
+        assert getattr(got, name) == getattr(error, name)
+
+
+def test_the_error_of_a_workers_initialization_is_the_same_each_time() -> None:
+    def fail(worker: int) -> None:
+        raise NoRecord("x")
+
+    loader = DataLoader(Ints(3), worker_init_fn=fail, num_workers=1, workers="thread")
+    for _ in range(2):
+        for error in run(loader):
+            assert error.args == ("no record x",)
+
+
 def test_an_error_that_cannot_be_printed_arrives() -> None:
     assert type(run(DataLoader(Raising(3, 1, kind="unprintable"), num_workers=1))[1]) is UnprintableError
 
@@ -207,6 +291,9 @@ class Slow(Exception):
         super().__init__(text)
         if self.signals:
             raise self.signals.pop()
+
+    def __reduce__(self) -> Any:
+        return Slow, self.args
 
 
 def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_unpickling() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
 import itertools
 import pickle
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from headrace.data._samples.pickling import dumps
@@ -49,10 +49,11 @@ def caused_by(error: BaseException, cause: BaseException) -> BaseException:
 
 
 def copied_error(error: BaseException) -> BaseException:
-    try:
-        return copy.copy(error)
-    except Exception:  # its constructor wants something else
-        return error
+    for form in _forms(error):
+        with contextlib.suppress(Exception):
+            copied: BaseException = copy.copy(form)
+            return copied
+    return error
 
 
 def shortened_indices(indices: list[Any]) -> str:
@@ -92,30 +93,54 @@ def encode_error(
 
 
 class _Parts:
-    """Is unpickled as an exception whose constructor wants other arguments than those that it has."""
+    """Is unpickled or copied as an exception, without a call of its constructor."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
     def __reduce__(self) -> Any:
-        return _assembled, (type(self._error), self._error.args, vars(self._error))
+        reduced: Any = self._error.__reduce__()
+        kind, arguments, *state = reduced
+        return _assembled, (kind, arguments, self._error.args, state[0] if state else None)
 
 
-def _assembled(kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+def _assembled(
+    kind: type[BaseException], arguments: tuple[Any, ...], args: tuple[Any, ...], state: dict[str, Any] | None
+) -> BaseException:
     error = kind.__new__(kind, *arguments)
-    error.args = arguments
-    vars(error).update(attributes)
+    # It sets what Python's own classes keep outside ``args`` and ``__dict__``: an errno, say, or an encoding.
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    built_in.__init__(error, *arguments)
+    error.args = args
+    if state:
+        error.__setstate__(state)
     return error
+
+
+def _forms(error: BaseException) -> tuple[Any, Any]:
+    """What to pickle or copy for an exception: the first that works. Python's own methods call the constructor with
+    ``args``, which may be what it has made of its arguments: so the parts go first, unless a class has other methods.
+    """
+    kind = type(error)
+    methods = ("__new__", "__reduce__", "__reduce_ex__")
+    own = kind in copyreg.dispatch_table or any(_provider(kind, method).__module__ != "builtins" for method in methods)
+    has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)  # which are in none of the parts
+    return (error, _Parts(error)) if own or has_slots else (_Parts(error), error)
+
+
+def _provider(kind: type[Any], method: str) -> type[Any]:
+    """The class that a method of ``kind`` comes from."""
+    return next(base for base in kind.__mro__ if method in vars(base))
 
 
 def _pickled(error: BaseException, length: int | None) -> bytes | None:
     """It, if need be with arguments of that length. None: it cannot travel, but its text still does."""
-    whole: list[Callable[[], Any]] = [lambda: error, lambda: _Parts(error)]
-    for make in whole if length is None else [lambda: _shortened_error(error, length)]:
-        with contextlib.suppress(Exception):
-            pickled = dumps(make())
-            pickle.loads(pickled)
-            return pickled
+    with contextlib.suppress(Exception):
+        for form in _forms(error) if length is None else [_shortened_error(error, length)]:
+            with contextlib.suppress(Exception):
+                pickled = dumps(form)
+                pickle.loads(pickled)
+                return pickled
     return None
 
 
