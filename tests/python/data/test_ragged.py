@@ -145,6 +145,13 @@ def test_numbers_and_texts_are_not_ragged() -> None:
     assert text == ["", "x"]
 
 
+@pytest.mark.parametrize("rule", ["pad", "list", "lod"])
+@pytest.mark.parametrize("other", [np.str_("x"), np.timedelta64(5, "s")], ids=["text", "duration"])
+def test_numbers_that_are_not_ragged_do_not_become_something_else(rule: str, other: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be batched with"):
+        default_collate([(np.ones(1), 1), (np.ones(2), other)], ragged=rule)
+
+
 def test_rules_by_key() -> None:
     samples = [{"a": array, "b": (array, array), "c": Point(array, 1)} for array in words(1, 2)]
     got = load(samples, {"a": "pad", "b": {0: "list", 1: "lod"}, "c": {0: ("pad", 7)}})

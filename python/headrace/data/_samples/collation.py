@@ -223,7 +223,7 @@ class _Collation:
         elif any(each in EXTENSION_TYPES for each in forms):
             raise TypeError(f"arrays{_at(where)} cannot be stacked with tensors of a type that NumPy lacks")
         arrays = [array for array, _ in pairs]
-        if rule != "list":
+        if rule != "list" or arrays[0].ndim == 0:  # these are stacked under any rule
             self._check_dtypes(arrays, where)
         return self._joined(arrays, form, samples, where, rule)
 
