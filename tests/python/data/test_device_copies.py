@@ -216,6 +216,10 @@ def test_a_loader_whose_device_is_not_there_is_refused(torch: Any) -> None:
     torch.cuda.device_count = lambda: 0
     with pytest.raises(RuntimeError, match='device="cuda:1": torch finds no CUDA device here; leave device out'):
         DataLoader(Ints(4), device="cuda:1")
+    torch.cuda.device_count = lambda: 2
+    DataLoader(Ints(4), device="cuda:1")
+    with pytest.raises(RuntimeError, match='device="cuda:2": torch finds 2 CUDA devices here, numbered from 0'):
+        DataLoader(Ints(4), device="cuda:2")
 
 
 @pytest.mark.parametrize("argument", [{"device": "cuda"}, {"to": "torch"}])

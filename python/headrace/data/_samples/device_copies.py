@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from headrace._wording import counted
 from headrace.data._argument_checks import require_torch
 
 
@@ -34,16 +35,19 @@ def check_device(device: Any) -> str | None:
 
 
 def require_devices(device: str) -> None:
-    """Checks that there are CUDA devices. Processes that are forked later can still use them: of all that torch asks,
-    only the count leaves CUDA uninitialized.
+    """Checks that there is such a CUDA device. Processes that are forked later can still use it: of all that torch
+    asks, only the count leaves CUDA uninitialized.
 
     Raises:
         ImportError: torch is not installed.
-        RuntimeError: torch finds no CUDA device.
+        RuntimeError: torch finds no such device.
     """
     require_torch(f'device="{device}"')
-    if importlib.import_module("torch").cuda.device_count() == 0:
+    count = importlib.import_module("torch").cuda.device_count()
+    if count == 0:
         raise RuntimeError(f'device="{device}": torch finds no CUDA device here; leave device out')
+    if int(device.partition(":")[2] or 0) >= count:
+        raise RuntimeError(f'device="{device}": torch finds {counted(count, "CUDA device")} here, numbered from 0')
 
 
 class Submitted(NamedTuple):
