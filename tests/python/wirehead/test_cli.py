@@ -76,12 +76,23 @@ def test_a_generator_that_ends_says_what_it_has_made(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)
-def test_a_wrong_first_sample_is_one_line_and_no_restart(folder: Path) -> None:
+def test_a_wrong_first_sample_is_no_restart(folder: Path) -> None:
     result = run(folder, "generate", "functions:triples")
     assert result.returncode == 1
-    (line,) = result.stdout.splitlines()
-    assert line.startswith("generator 0 is given up: sample 0 of this generator cannot be stored: it is of type tuple")
+    line, given_up = result.stdout.splitlines()
+    assert line.startswith("generator 0: sample 0 of this generator cannot be stored: it is of type tuple")
     assert line.endswith("yield a tuple of 2 arrays, or change SAMPLE")
+    assert given_up == "generator 0 is given up"
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+@pytest.mark.parametrize("status", [3, 4])
+def test_a_generator_may_exit_with_any_status(status: int, folder: Path) -> None:
+    (folder / "leaves.py").write_text(f"import sys\ndef samples():\n    sys.exit({status})\n    yield\n")
+    result = run(folder, "generate", "leaves:samples")
+    assert result.returncode == 1
+    said = "generator 0 exited with status 1"
+    assert result.stdout.splitlines() == [f"{said}; it is restarted"] * 2 + [f"{said} and is given up"]
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)

@@ -25,7 +25,7 @@ from headrace.wirehead.generator import WireheadGenerator, ending_on_signals, im
 log = logging.getLogger("headrace.wirehead")
 
 NOTHING_STORED = 3  # exit code of a generator that failed before it had stored a sample
-WRONG_SAMPLE = 4  # of one whose first sample cannot be stored, nor will that of another process; it has said so
+WRONG_SAMPLE = 4  # of one whose first sample cannot be stored, nor will that of another process; it has said why
 _QUICK = 5.0  # seconds; who is killed sooner, or stores nothing, has probably something that does not go away
 _QUICK_DEATHS = 3
 _LONGEST_PAUSE = 30.0
@@ -86,11 +86,14 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
         runner.run()
     except (ConfigError, StoreError):
         raise
+    except SystemExit as error:
+        if error.code in (NOTHING_STORED, WRONG_SAMPLE):  # which mean something else to a supervisor
+            return 1
+        raise
     except Exception as error:  # of any type: those that the command itself may raise mean something else there
         if runner is not None and runner._wrong is not None and runner._wrong[1] is error:
-            is_first = runner._wrong[0] == 0
-            log.error("%s%s: %s", this, " is given up" if is_first else "", error)
-            return WRONG_SAMPLE if is_first else 1
+            log.error("%s: %s", this, error)
+            return WRONG_SAMPLE if runner._wrong[0] == 0 else 1
         traceback.print_exc()
         return 1 if runner is not None and runner.stored > 0 else NOTHING_STORED
     return 0
@@ -164,6 +167,7 @@ class Supervisor:
                             continue
                         if code == WRONG_SAMPLE:
                             given_up += 1
+                            log.error("generator %d is given up", self._first + i)
                             continue
                         is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
