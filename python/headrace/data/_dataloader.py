@@ -255,8 +255,9 @@ class DataLoader(Generic[Batch]):
         self._own_sampler: SeekableSampler | None = None
         self._idle = IdleEngine()
         self._latest: Progress | None = None
-        # Over a dataset that can be read once.
+        # Over a dataset that can be read once; and whether the loader of which this one is a copy has read of it.
         self._only: Progress | None = None
+        self._was_read = False
         # How far the latest iteration was when another epoch was chosen; None: none was.
         self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
@@ -338,7 +339,7 @@ class DataLoader(Generic[Batch]):
         """
         fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_only", "_running", "_chosen_at"))
         position, resuming = self._position()
-        return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
+        return {**self.__dict__, **fresh, "_was_read": self._is_read(), "_next": position, "_resuming": resuming}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -546,6 +547,7 @@ class DataLoader(Generic[Batch]):
             self._seed = other._seed
         self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
         self._initial = other._initial
+        self._only, self._was_read = other._only, other._was_read
         self._chosen_at = other._chosen_at
         other._idle.close()
 
@@ -581,6 +583,10 @@ class DataLoader(Generic[Batch]):
                 running.end(reason)
         self._running.clear()
 
+    def _is_read(self) -> bool:
+        """Whether it is known that a dataset that can be read once has been."""
+        return self._was_read or (self._only is not None and (self._only.feeding or not self._only.untouched))
+
     def _start_epoch(self, feeds: bool = False) -> tuple[Engine, Progress]:
         """
         Args:
@@ -588,7 +594,7 @@ class DataLoader(Generic[Batch]):
         """
         rest_if_interpreter_exits()
         config = self._config
-        if self._only is not None and (self._only.feeding or not self._only.untouched):
+        if self._is_read():
             raise read_twice()
         if not config.iterable:
             shuffles_unseeded = config.shuffle and not config.seed_is_given

@@ -249,6 +249,18 @@ def test_an_iterator_that_was_left_early_is_not_read_again(num_workers: int) -> 
     assert lists(resumed) == [[2, 3], [4, 5], [6]]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("taken", [1, None])
+def test_a_copy_of_a_loader_does_not_read_an_iterator_again(num_workers: int, taken: int | None) -> None:
+    loader = DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)
+    assert lists(copy.copy(loader)) == [[0, 1], [2, 3], [4, 5], [6]]
+    loader = DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)
+    assert len(list(itertools.islice(loader, taken))) == (taken or 4)
+    for copied in copy.copy(loader), copy.copy(copy.copy(loader)):
+        with pytest.raises(errors.FailedPrecondition, match=ONCE):
+            iter(copied)
+
+
 def test_after_an_interrupt_an_iterator_does_not_lose_elements() -> None:
     def elements() -> Iterator[int]:
         yield from range(3)
