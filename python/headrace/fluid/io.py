@@ -197,6 +197,8 @@ def load_vars(
     check_executor(executor)
     scope = global_scope() if scope is None else scope
     selected = _select(main_program, vars, predicate, "loaded")
+    if not selected:
+        return
     folder, filename = _split(dirname, filename)
     with core.FileSetLock(folder):
         values = _read(folder, filename, selected)

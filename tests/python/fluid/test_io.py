@@ -634,8 +634,8 @@ def test_a_program_without_variables_to_save_or_load_is_warned_about(
         fluid.io.save_vars(exe, folder, vars=[], filename=filename)
     assert not os.path.exists(folder)
     with pytest.warns(UserWarning, match="the program has no persistable variables: " + of_default.format("loaded")):
-        fluid.io.load_persistables(exe, folder)
+        fluid.io.load_persistables(exe, folder, filename=filename)
     with pytest.warns(UserWarning, match="the program has no parameters: nothing is loaded$"):
-        fluid.io.load_params(exe, folder, empty)
+        fluid.io.load_params(exe, folder, empty, filename=filename)
     with pytest.warns(UserWarning, match="vars is empty: nothing is loaded$"):
-        fluid.io.load_vars(exe, folder, vars=[])
+        fluid.io.load_vars(exe, folder, vars=[], filename=filename)
