@@ -99,8 +99,8 @@ def test_workers_that_start_after_the_last_line_of_the_program_cannot_import_it(
     late = "threading.Thread(target=lambda: (threading.main_thread().join(1), main('spawn'))).start()"
     done = run(tmp_path, f'import threading\nif __name__ == "__main__":\n    {late}\n')
     last = done.stderr.strip().splitlines()[-1]
-    assert "dataset needs Numbers, which the main module" in last, done.stderr
-    assert "which has run to its end" in last
+    assert "dataset needs Numbers of the main module" in last, done.stderr
+    assert 'which has run to its end, so workers of the start method "spawn" cannot import it' in last
     assert "notebook" not in last
 
 

@@ -357,14 +357,14 @@ def _require_importable(config: LoaderConfig, start_method: str) -> None:
         with contextlib.suppress(Exception):  # what cannot be pickled is reported when workers start
             imports.dump(getattr(config, name))
         if imports.found is not None:
-            where, remedy = "this notebook, or interactive session, defines", "in a module (a .py file)"
+            of, remedy = ", which this notebook, or interactive session, defines", "a module (a .py file)"
             # Python deletes the __file__ of a program that has run to its end, but not the loader.
             script = getattr(getattr(main, "__loader__", None), "path", None)
             if script is not None:
-                where, remedy = f"the main module {script!r} defines, which has run to its end", "in another module"
+                of, remedy = f" of the main module {script!r}, which has run to its end", "another module"
             raise pickle.PicklingError(
-                f'{name} needs {imports.found}, which {where}: workers of the start method "{start_method}" cannot '
-                f"import that. Define it {remedy} that the {'notebook' if script is None else 'program'} imports, or "
+                f'{name} needs {imports.found}{of}, so workers of the start method "{start_method}" cannot import it. '
+                f"Define it in {remedy} that the {'notebook' if script is None else 'program'} imports, or "
                 'pass multiprocessing_context="fork" or workers="thread".'
             )
 
