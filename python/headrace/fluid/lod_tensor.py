@@ -55,12 +55,15 @@ def create_lod_tensor(
 
 def _levels(recursive_seq_lens: Any) -> list[list[int]]:
     try:
-        return [[operator.index(length) for length in level] for level in recursive_seq_lens]
+        levels = [[operator.index(length) for length in level] for level in recursive_seq_lens]
     except TypeError:
         raise errors.TypeMismatch(
             f"recursive_seq_lens is a list of levels, each a list of the lengths of its sequences, such as [[2, 3]]; "
             f"got {recursive_seq_lens!r}"
         ) from None
+    if [] in levels:
+        raise errors.InvalidArgument(f"level {levels.index([])} of recursive_seq_lens is empty: a length may be 0")
+    return levels
 
 
 def _hint(levels: list[list[int]], rows: int) -> str:

@@ -207,6 +207,9 @@ def test_create_lod_tensor_from_lists_arrays_and_tensors() -> None:
             fluid.create_lod_tensor(np.zeros((5, 1)), levels)
         with pytest.raises(errors.TypeMismatch, match=message):
             fluid.create_random_int_lodtensor(levels, [1], None, 0, 1)
+    for data, levels in ([], [[]]), (np.zeros((2, 1)), [[], [2]]):
+        with pytest.raises(errors.InvalidArgument, match="level 0 of recursive_seq_lens is empty"):
+            fluid.create_lod_tensor(data, levels)
     for data in (np.zeros((5, 1)), [[1, 2], [3, 4, 5]]):
         with pytest.raises(errors.InvalidArgument, match=r"lengths.*\[0, 2, 5\].*: give lengths, not offsets$"):
             fluid.create_lod_tensor(data, [[0, 2, 5]])
