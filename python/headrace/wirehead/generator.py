@@ -41,8 +41,8 @@ class WireheadGenerator:
     the generators manage the swaps themselves, one of them at a time.
 
     Args:
-        generator: yields samples: tuples of NumPy arrays, torch tensors, numbers, strings or dates, one for each
-            name in SAMPLE; or dicts with these names as keys.
+        generator: yields samples: tuples of NumPy arrays, torch tensors, numbers, strings or ``np.datetime64``, one
+            for each name in SAMPLE; or dicts with these names as keys.
         config_path: path of ``config.yaml``, or a mapping with its keys.
         n_samples: maximum number of samples to store, in all calls of :meth:`run` together; None: no limit.
 

@@ -95,9 +95,9 @@ def test_lists_of_ids(config: dict[str, Any]) -> None:
             tuples[[5] if index == 5 else index]
     assert len(list(tuples)) == 5
     for index in ("input", 1.5):
-        with pytest.raises(TypeError, match=f"an index is a whole number, got {index!r}"):
+        with pytest.raises(TypeError, match=f"an index must be an integer, got {index!r}"):
             dicts[index]
-    with pytest.raises(TypeError, match=r"an index is a whole number, got 1\.5"):
+    with pytest.raises(TypeError, match=r"an index must be an integer, got 1\.5"):
         tuples[[0, 1.5]]
     dicts.close()
     tuples.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,11 @@ HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMP
             (np.zeros(2), object()),
             TypeError,
             "its label, of type object, cannot be .*: samples hold numbers.*object",
+        ),
+        (
+            (np.zeros(2), datetime.date(2020, 1, 2)),
+            TypeError,
+            r"its label, of type date, cannot be .*: samples hold .* NumPy's dates \(np\.datetime64\)",
         ),
         (
             (np.zeros(2, [("a", "i4")]), 0),

@@ -443,7 +443,7 @@ def _whole(index: Any) -> int:
     try:
         return operator.index(index)
     except TypeError:
-        raise TypeError(f"an index is a whole number, got {index!r:.200}") from None
+        raise TypeError(f"an index must be an integer, got {index!r:.200}") from None
 
 
 def _floating(value: Any) -> Any:

@@ -107,7 +107,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
         TypeError: the dtype holds Python objects or has fields.
     """
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
-        raise TypeError(f"samples hold numbers, strings or dates, but its dtype is {dtype}")
+        raise TypeError(f"samples hold numbers, strings or NumPy's dates (np.datetime64), but its dtype is {dtype}")
     is_extension = dtype.kind == "V" and not dtype.str.startswith("|V")
     return str(dtype.name if is_extension else dtype.str)
 
