@@ -474,8 +474,8 @@ class Preprocessor:
 
 def _read_names(count: int) -> list[str]:
     """Names for the variables that are read from a file."""
-    first = free_name("read_file", default_main_program(), suffix=".tmp_0")
-    return [f"{first[:-1]}{i}" for i in range(count)]
+    name = free_name("read_file", default_main_program(), suffix=".tmp_0").removesuffix(".tmp_0")
+    return [f"{name}.tmp_{i}" for i in range(count)]
 
 
 def read_file(reader: Variable) -> Any:

@@ -737,10 +737,8 @@ def scale(
     Args:
         scale: may be a variable of a single floating-point number, which gets no gradient.
     """
-    inputs, attrs = (
-        {"X": x},
-        {"bias": core.exact_float(bias, "layers.scale: bias"), "bias_after_scale": bias_after_scale},
-    )
+    inputs = {"X": x}
+    attrs = {"bias": core.exact_float(bias, "layers.scale: bias"), "bias_after_scale": bias_after_scale}
     if isinstance(scale, Variable):
         inputs["ScaleTensor"] = scale
     else:
