@@ -105,7 +105,14 @@ build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
 	echo "building FerretDB, a server for the tests of headrace.wirehead (a few minutes the first time)"; \
 	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
 
-test-python: install $(VENV)/.group-examples $(VENV)/.group-test build/ferretdb ## the Python tests
+# Once, not in each of pytest's processes and each worker that they start. pytest compiles test files in its own way; whoever unpickles
+# what they define imports them in the usual way.
+build/.tests-compiled: $(shell find tests/python -name '*.py') $(VENV)/.group-test | install
+	@mkdir -p $(@D); $(BIN)/python -m compileall -q tests/python || true
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -qq --collect-only >/dev/null || true
+	@touch $@
+
+test-python: install $(VENV)/.group-examples $(VENV)/.group-test build/ferretdb build/.tests-compiled ## the Python tests
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) --write-skips=$(SKIPPED) $(PYTEST_OPTIONS)
 
 # Which tests the last whole run of test-python has skipped, and why.
