@@ -28,15 +28,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from fault_processes import ignores_interrupts, session_members, workers_of
 
-import headrace.fluid as fluid
 from headrace import errors
 from headrace.data import DataLoader, FrozenList, IterableDataset, get_worker_info
-from headrace.fluid import core
+
+if TYPE_CHECKING:
+    from headrace.fluid import core
 
 
 def be_quiet() -> None:
@@ -199,12 +200,12 @@ def kills(kind: str, context: str, workers: int, count: int, pattern: str = "ran
     warnings.simplefilter("ignore", RuntimeWarning)
     loader = make_loader(kind, workers, context)
     expected = Expected(kind, workers)
-    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1, 50], [-1]])
+    queue = new_queue([[-1, 50], [-1]]) if fed else None
     killer = Killer(count, pattern, seed=count)
     wrong, epochs, quiet = [], 0, False
     while not quiet:
         quiet = epochs > 0 and not killer.is_alive()  # the last epoch sees no kill
-        iterator = fed_batches(loader, queue) if fed else iter(loader)
+        iterator = fed_batches(loader, queue) if queue is not None else iter(loader)
         first = [digest(next(iterator))]
         if epochs == 0:
             killer.start()
@@ -215,7 +216,16 @@ def kills(kind: str, context: str, workers: int, count: int, pattern: str = "ran
     report({"killed": killer.killed, "epochs": epochs, "wrong": wrong})
 
 
+def new_queue(shapes: list[list[int]]) -> core.LoDTensorBlockingQueue:
+    """Few programs, and none of their workers, need the framework, whose import takes a while."""
+    import headrace.fluid as fluid
+
+    return fluid.core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, shapes)
+
+
 def fed_batches(loader: DataLoader, queue: core.LoDTensorBlockingQueue) -> Iterator[Any]:
+    from headrace.fluid import core
+
     feed = loader._feed(queue)
     while True:
         try:
@@ -502,7 +512,7 @@ def slow_to_catch_up() -> None:
 def hang_fed() -> None:
     """A worker hangs while its batches are fed into a queue."""
     warnings.simplefilter("ignore", RuntimeWarning)
-    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1]])
+    queue = new_queue([[-1]])
     loader = DataLoader(Hanging(40, "in C"), batch_size=4, num_workers=2, timeout=1)
     feed = loader._feed(queue)
     try:
