@@ -18,7 +18,7 @@ SMALL = {"writers": 3, "readers": 2, "managers": 2}
 
 
 def test_in_a_folder(tmp_path: Path) -> None:
-    result = storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, 1500, disturbances=30, swaps=4, seed=2, **SMALL)
+    result = storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, 700, disturbances=16, swaps=4, seed=2, **SMALL)
     assert result.problems == []
     assert {"kill", "freeze", "set the clock", "suspend", "clean"} <= set(result.happened)
     assert result.caches >= 2
