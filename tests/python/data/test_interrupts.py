@@ -243,7 +243,7 @@ def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
 
     before = signal.signal(signal.SIGALRM, strike)
     try:
-        while strikes < 400:
+        while strikes < 200:
             iterator = iter(loader)
             got: list[Any] = []
             ended = False
