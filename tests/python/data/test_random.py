@@ -61,7 +61,7 @@ def test_what_a_record_draws_depends_on_the_value_of_its_key(make: Any) -> None:
     expected = draws()
     assert len(set(expected)) == 4
     assert draws() == draws(num_workers=1) == expected
-    assert draws(num_workers=2, multiprocessing_context="spawn") == expected
+    assert draws(num_workers=1, multiprocessing_context="spawn") == expected  # and so not on hashes of this process
 
 
 def test_a_key_that_has_no_value_elsewhere_is_refused() -> None:

@@ -16,6 +16,12 @@ from headrace.data._config import ARGUMENT_NAMES
 PROGRAM = Path(__file__).with_name("typed_program.py")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mypy's, of all that it has read of the package."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 def checked(program: Path, cache: Path) -> str:
     """What mypy says of a program."""
     pytest.importorskip("mypy", reason="mypy is not installed")
@@ -25,16 +31,16 @@ def checked(program: Path, cache: Path) -> str:
     return subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False).stdout
 
 
-def test_a_typed_program_passes(tmp_path: Path) -> None:
-    assert "Success" in checked(PROGRAM, tmp_path)
+def test_a_typed_program_passes(cache: Path) -> None:
+    assert "Success" in checked(PROGRAM, cache)
     subprocess.run([sys.executable, str(PROGRAM)], check=True)
 
 
-def test_what_a_loader_lacks_is_an_error(tmp_path: Path) -> None:
+def test_what_a_loader_lacks_is_an_error(tmp_path: Path, cache: Path) -> None:
     program = tmp_path / "program.py"
     text = "import headrace\nloader = headrace.DataLoader([1])\nloader.nothing\nname: str = loader.batch_size\n"
     program.write_text(text)
-    said = checked(program, tmp_path)
+    said = checked(program, cache)
     assert 'program.py:3: error: "DataLoader[Any]" has no attribute "nothing"' in said
     assert "program.py:4: error: Incompatible types" in said
     assert "Found 2 errors" in said
