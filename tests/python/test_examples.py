@@ -22,7 +22,7 @@ SHORT_FORMS = {
     "seq2seq_dates.py": ["--epochs", "1", "--target", "0.3"],
     "word2vec.py": ["--epochs", "2", "--limit", "100000", "--target", "0.25"],
     "word_language.py": ["--epochs", "3", "--limit", "1500", "--target", "0.6"],
-    "word_segmentation.py": ["--epochs", "2", "--target", "0.75"],
+    "word_segmentation.py": ["--epochs", "1", "--target", "0.45"],
 }
 NEEDS = {"paddle_exchange.py": "paddle", "word_language.py": "spellchecker"}
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the data are scikit-learn's")

@@ -40,7 +40,7 @@ def test_the_generator_draws_scans() -> None:
 def test_training_from_the_cache(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     pytest.importorskip("matplotlib")
-    arguments = ["--seconds", "3", "--generators", "2", "--plot", str(tmp_path / "plot.png")]
+    arguments = ["--seconds", "1.5", "--generators", "2", "--plot", str(tmp_path / "plot.png")]
     result = subprocess.run(
         [sys.executable, str(EXAMPLE / "train.py"), *arguments],
         cwd=tmp_path,
