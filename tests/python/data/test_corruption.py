@@ -193,7 +193,7 @@ def test_whatever_is_written_over_nobody_waits_for_ever(
     """Even without ``timeout``: whoever waits looks for what cannot come."""
     options = engine.scheduler_options
     monkeypatch.setattr(engine, "scheduler_options", lambda *args: {**options(*args), "recheck_ms": 20})
-    for seed in range(2):
+    for seed in range(3):
         dataset: Any = Wilder(96, seed, region, tmp_path / "lock")
         arguments: dict[str, Any] = {
             "function": {"collate_fn": collate},

@@ -202,7 +202,7 @@ def check(seed: int, context: str, epochs: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:worker")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(8))
 def test_forked_workers_see_the_dataset_of_the_epochs_begin(seed: int) -> None:
     check(seed, "fork", 5)
 

@@ -12,17 +12,17 @@ from fault_harness import run
 
 pytestmark = pytest.mark.timeout(360)  # fault_harness.DEADLINE is what ends a program
 
-# More than a hundred kills of forked workers in all; others take longer to start.
+# About two hundred kills of forked workers in all; others take longer to start.
 FORKED = [
-    ("map", 2, 12, "random", False),
-    ("map", 16, 32, "all", False),
-    ("map", 4, 12, "faster", False),
-    ("collation", 2, 12, "random", False),
-    ("one collator", 3, 12, "random", False),
-    ("stream", 2, 12, "random", False),
-    ("streams", 3, 12, "random", False),
-    ("single samples", 2, 10, "random", False),
-    ("map", 2, 12, "random", True),
+    ("map", 2, 25, "random", False),
+    ("map", 16, 48, "all", False),
+    ("map", 4, 25, "faster", False),
+    ("collation", 2, 20, "random", False),
+    ("one collator", 3, 25, "random", False),
+    ("stream", 2, 20, "random", False),
+    ("streams", 3, 25, "random", False),
+    ("single samples", 2, 15, "random", False),
+    ("map", 2, 20, "random", True),
 ]
 
 
