@@ -42,8 +42,8 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
 
     The guide has a table of the smaller differences.
 
-    Thread-safety: use a loader from one thread at a time. Threads may share an iterator: they take turns, and each batch
-    goes to one of them.
+    Thread-safety: use a loader from one thread at a time. Threads may share an iterator: they take turns, and each
+    batch goes to one of them.
 
     Args:
         seed: of the order and of the workers; default: drawn from ``generator``, or torch's global one, as PyTorch

@@ -356,9 +356,9 @@ class ProcessPool:
         samples = stats["samples"]
         given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
         if not at_work:
-            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples)
             # It passes the elements of others: the one that makes a batch of them may die of the same, and knows which.
-            again = again or (is_stream and bool(held) and self._sample_deaths.is_on_trial(cause))
+            excused = is_stream and bool(held) and self._sample_deaths.is_on_trial(cause)
+            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples, excused)
             failure = self._failure_at_start(report, worker)
             if failure is not None and not (again and samples):
                 raise failure
@@ -376,6 +376,7 @@ class ProcessPool:
         self._idle_deaths.forget(worker_id)
         if given_up:
             self._standstill.forget()
+            self._idle_deaths.start_again()
         else:
             self._require_progress(stats, report, worker)
         outcomes = {self._give_up(death, worker) for death in given_up}
