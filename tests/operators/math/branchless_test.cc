@@ -28,8 +28,8 @@ const Function kFunctions[] = {
 
 TEST(Branchless, ErrorsAreAFewUnitsInTheLastPlace) {
   for (const Function& function : kFunctions) {
-    for (double x = -87.3; x < 88.7; x += 0.00037) {
-      const auto argument = static_cast<float>(x);
+    for (int i = 0; i < 470'000; ++i) {
+      const auto argument = static_cast<float>(-87.3 + 0.00037 * i);
       const double exact = function.exact(argument);
       ASSERT_NEAR(function.ours(argument), exact, 3e-7 * std::abs(exact)) << function.name << " of " << argument;
     }
@@ -59,7 +59,8 @@ TEST(Branchless, LimitsAreExact) {
     EXPECT_EQ(branchless::Erf(sign * kInfinity), sign);
     EXPECT_EQ(std::signbit(branchless::Erf(sign * 0.0F)), sign < 0);
   }
-  for (float x = 3; x < 5; x = std::nextafter(x + 1e-5F, kInfinity)) {
+  for (int i = 0; i < 200'000; ++i) {
+    const float x = 3 + 1e-5F * static_cast<float>(i);
     ASSERT_LE(branchless::Erf(x), 1) << x;
   }
 }
