@@ -62,11 +62,28 @@ T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest) {
   return static_cast<T>(sum);
 }
 
+// As SumOfExp stores them, of rows that are too short to fill chunks.
+template <typename T>
+static void ExpOfShortRows(int64_t rows, int64_t cols, const T* x, T* exp, T lowest) {
+  for (int64_t at = 0; at < rows * cols; at += cols) {
+    const T max = Maximum(cols, x + at);
+    for (int64_t c = at; c < at + cols; ++c) {
+      exp[c] = AtLeast(lowest, x[c] - max);
+    }
+  }
+  VectorExp(rows * cols, exp, exp);
+}
+
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
+  constexpr int64_t kShort = 2 * kChunk;
   ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
+    if (cols < kShort) {
+      ExpOfShortRows(end - begin, cols, x + begin * cols, out + begin * cols, lowest);
+    }
     for (int64_t at = begin * cols; at < end * cols; at += cols) {
-      const T sum = SumOfExp(cols, x + at, Maximum(cols, x + at), out + at, lowest);
+      const T sum =
+          cols < kShort ? Sum(cols, out + at) : SumOfExp(cols, x + at, Maximum(cols, x + at), out + at, lowest);
       for (int64_t c = at; c < at + cols; ++c) {
         out[c] /= sum;
       }
