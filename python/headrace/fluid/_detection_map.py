@@ -9,7 +9,7 @@ from headrace.fluid import layers
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
-from headrace.fluid.layer_helper import Declare, LayerHelper, initial
+from headrace.fluid.layer_helper import LayerHelper, initial, initialized_name
 
 __all__ = ["DetectionMAP"]
 
@@ -66,22 +66,18 @@ class DetectionMAP:
             self._create_state("accum_true_pos", input.dtype, [-1, 2]),
             self._create_state("accum_false_pos", input.dtype, [-1, 2]),
         ]
-        zero = Constant(0)
-        name = self._name("has_state", initial([1], "int32", zero))
-        self.has_state = self._helper.create_global_variable(name, [1], "int32", zero)
+        key = self._helper.name
+        self.has_state = self._helper._create_initialized(key, [1], "int32", Constant(0), suffix="_has_state")
         self._of_all = layers.detection_map(
             *arguments, has_state=self.has_state, input_states=states, out_states=states, ap_version=ap_version
         )
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 
-    def _name(self, suffix: str, declare: Declare) -> str:
-        return self._helper._initialized_name(self._helper.name, declare, suffix=f"_{suffix}")
-
     def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
         """A variable for which the startup program allocates memory: its initial contents do not count."""
         declare = initial([max(extent, 1) for extent in shape], dtype, Constant(0))
-        name = self._name(suffix, declare)
-        startup = self._helper.startup_program
+        main, startup = self._helper.main_program, self._helper.startup_program
+        name = initialized_name(self._helper.name, main, startup, declare, suffix=f"_{suffix}")
         if not startup._has_name(name):
             declare(name, startup.global_block())
         return self._helper.create_global_variable(name, shape, dtype, lod_level=1 if shape[0] < 0 else 0)

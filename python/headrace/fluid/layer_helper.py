@@ -155,9 +155,18 @@ class LayerHelper:
         """Leaves out the automatic name that Fluid gives to the step scopes of a block, so that later ones agree."""
         unique_name.generate("_generated_var")
 
-    def _initialized_name(self, key: str, declare: Declare | None, bare: bool = False, suffix: str = "") -> str:
-        """See ``initialized_name``."""
-        return initialized_name(key, self.main_program, self.startup_program, declare, bare=bare, suffix=suffix)
+    def _create_initialized(
+        self,
+        key: str,
+        shape: Sequence[int],
+        dtype: Any,
+        init: initializer.Initializer,
+        bare: bool = False,
+        suffix: str = "",
+    ) -> Variable:
+        """See ``create_initialized_var``."""
+        programs = self.main_program, self.startup_program
+        return create_initialized_var(*programs, key, shape, dtype, init, bare=bare, suffix=suffix)
 
     @property
     def main_program(self) -> Program:
@@ -207,7 +216,7 @@ class LayerHelper:
         """
         if name is None:
             declare = None if init is None else initial(shape, dtype, init)
-            name = self._initialized_name("_generated_var", declare)
+            name = initialized_name("_generated_var", self.main_program, self.startup_program, declare)
         variable = self.main_program.global_block().create_var(
             name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
         )
@@ -522,12 +531,13 @@ def create_initialized_var(
     dtype: Any,
     init: initializer.Initializer | None = None,
     bare: bool = False,
+    suffix: str = "",
 ) -> Variable:
     """A new persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``.
-    ``key``, ``bare``: of its name, see ``free_name``.
+    ``key``, ``bare``, ``suffix``: of its name, see ``initialized_name``.
     """
     declare = None if init is None else initial(shape, dtype, init)
-    name = initialized_name(key, main, startup, declare, bare=bare)
+    name = initialized_name(key, main, startup, declare, bare=bare, suffix=suffix)
     variable = main.global_block().create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
     if declare is not None and not startup._has_name(name):
         declare(name, startup.global_block())

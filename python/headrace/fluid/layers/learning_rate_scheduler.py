@@ -17,7 +17,7 @@ from typing import Union
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable, default_main_program, default_startup_program
-from headrace.fluid.layer_helper import initial, initialized_name
+from headrace.fluid.layer_helper import create_initialized_var
 from headrace.fluid.layers import control_flow, nn, ops, tensor
 
 __all__ = [
@@ -198,6 +198,5 @@ def linear_lr_warmup(learning_rate: Rate, warmup_steps: int, start_lr: float, en
 
 def _rate_variable(name: str) -> Variable:
     """A variable that the cases of a ``Switch`` write. Programs find it by the name that Fluid gives it."""
-    declare = initial([1], "float32", initializer.Constant(0.0))
-    name = initialized_name(name, default_main_program(), default_startup_program(), declare, bare=True)
-    return tensor.create_global_var([1], 0.0, "float32", persistable=True, name=name)
+    programs = default_main_program(), default_startup_program()
+    return create_initialized_var(*programs, name, [1], "float32", initializer.Constant(0.0), bare=True)

@@ -18,7 +18,6 @@ from headrace.fluid.layer_helper import (
     check_shape,
     check_variable,
     declare_known,
-    initial,
     ints_argument,
 )
 
@@ -133,8 +132,7 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
         seed = helper.main_program._next_seed() or int(np.random.randint(-65536, 65536))
     if isinstance(seed, int):
         init = initializer.Constant(seed)
-        name = helper._initialized_name(f"{helper.name}.seed", initial([1], "int64", init), bare=True)
-        seed = helper.create_global_variable(name, [1], "int64", init)
+        seed = helper._create_initialized(f"{helper.name}.seed", [1], "int64", init, bare=True)
     elif not isinstance(seed, Variable):
         raise errors.TypeMismatch(
             f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"
