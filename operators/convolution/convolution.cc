@@ -93,8 +93,9 @@ class PaddedConvolution {
     constexpr int64_t kTasks = 16;             // of a product that threads share, else they share the products
     // Small images share a product: columns for whole panels, which many rows of the filter are read for.
     constexpr int64_t kMinColumns = 384;
-    const int64_t together =
-        std::clamp<int64_t>(kMinColumns / std::max<int64_t>(1, s_.Pixels()), 1, std::max<int64_t>(1, s_.images));
+    const int64_t enough = (kMinColumns - 1) / std::max<int64_t>(1, s_.Pixels()) + 1;
+    const int64_t most = std::max<int64_t>(1, s_.images / enough);  // parts, of nearly the same size
+    const int64_t together = std::max<int64_t>(1, (s_.images + most - 1) / most);
     const int64_t parts = (s_.images + together - 1) / together;
     const int64_t products = parts * s_.groups;
     const int64_t padded_size = pads_ ? together * s_.channels * padded_.Volume() : 0;
