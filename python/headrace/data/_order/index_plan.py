@@ -70,9 +70,9 @@ def as_integers(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         return None
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         return None
-    if array.min() < 0 or array.max() > _MAX_INDEX:
-        return None
-    return array.astype(np.int64, copy=False)
+    integers = array.astype(np.int64, copy=False)
+    # Those that are negative, or too large for an int64, are the largest as unsigned integers.
+    return None if integers.view(np.uint64).max() > _MAX_INDEX else integers
 
 
 def index_checksum(indices: Indices, before: int) -> int:

@@ -96,6 +96,11 @@ def parts_of(value: Any) -> list[Any] | None:
     """The values of a mapping, the fields of a dataclass's instance, the elements of a sequence; None for what is no
     container.
     """
+    cls = type(value)
+    if cls is list or cls is tuple:  # asking abstract classes takes much longer
+        return list(value)
+    if cls is dict:
+        return list(value.values())
     if isinstance(value, Mapping):
         return [value[key] for key in value]
     if is_dataclass(value):

@@ -157,7 +157,7 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
         return not _VALUES.issuperset(map(type, value)) and any(_is_shared(value, i, alone) for i in range(len(value)))
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
-        return leaves_slot_unchanged(value) and not (alone and _owns_storage(value))
+        return not (alone and _owns_storage(value)) and leaves_slot_unchanged(value)
     return parts_of(value) is not None
 
 
@@ -176,7 +176,10 @@ def _owns_memory(array: Any) -> bool:
 
 def _owns_storage(tensor: Any) -> bool:
     """Whether only the tensor refers to its memory."""
-    use_count = getattr(sys.modules["torch"]._C, "_storage_Use_Count", None)
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided:
+        return False
+    use_count = getattr(torch._C, "_storage_Use_Count", None)
     storage = tensor.untyped_storage()
     # Memory that torch has not allocated, such as NumPy's, cannot be resized. The references are the tensor's and ours.
     return use_count is not None and storage.resizable() and use_count(storage._cdata) == 2
@@ -184,15 +187,15 @@ def _owns_storage(tensor: Any) -> bool:
 
 def _add_kinds(batch: Any, kinds: set[type]) -> None:
     """Adds torch.Tensor if there is a tensor in the batch, and np.ndarray if there is an array."""
-    parts = parts_of(batch)
-    if parts is not None:
-        if not _VALUES.issuperset(map(type, parts)):
-            for part in parts:
-                _add_kinds(part, kinds)
-    elif isinstance(batch, np.ndarray):
+    if isinstance(batch, np.ndarray):
         kinds.add(np.ndarray)
     elif is_tensor(batch):
         kinds.add(sys.modules["torch"].Tensor)
+    else:
+        parts = parts_of(batch)
+        if parts is not None and not _VALUES.issuperset(map(type, parts)):
+            for part in parts:
+                _add_kinds(part, kinds)
 
 
 def _as_tensor(value: Any) -> Any:
