@@ -4,7 +4,6 @@
 #include <iterator>
 #include <set>
 #include <string>
-#include <variant>
 
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
@@ -75,12 +74,8 @@ bool OutlivesRuns(const VarDesc& var) {
 
 void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
                    std::vector<std::string>* outputs) {
-  for (const auto& [attr_name, attr] : op.attrs) {
-    const auto* ref = std::get_if<BlockRef>(&attr);
-    if (ref == nullptr) {
-      continue;
-    }
-    const BlockDesc& inner = block.program().block(static_cast<size_t>(ref->index));
+  for (const BlockRef ref : op.Blocks()) {
+    const BlockDesc& inner = block.program().block(static_cast<size_t>(ref.index));
     if (inner.parent() != block.index()) {
       continue;  // so that this ends
     }
@@ -106,10 +101,9 @@ std::vector<std::string> LeftFromRuns(const BlockDesc& block) {
     std::vector<std::string> reads;
     std::vector<std::string> writes = op->OutputNames();
     AddInnerNames(block, *op, &reads, &writes);
-    const bool has_block = std::any_of(op->attrs.begin(), op->attrs.end(),
-                                       [](const auto& attr) { return std::holds_alternative<BlockRef>(attr.second); });
+    const bool runs_always = op->Blocks().empty();
     for (const std::string& name : writes) {
-      if (!has_block) {
+      if (runs_always) {
         written.insert(name);
       } else if (!written.contains(name)) {
         left.insert(name);

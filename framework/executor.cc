@@ -199,15 +199,12 @@ void PreparedProgram::Impl::Check() {
       OpRegistry::Check(op);
       CheckVariablesExist(checked, op);
       CheckBlockRefs(checked, op);
-      for (const auto& [name, attr] : op.attrs) {
-        if (const auto* ref = std::get_if<BlockRef>(&attr)) {
-          const auto inner = static_cast<size_t>(ref->index);
-          HR_ENFORCE(!has_operator[inner], InvalidArgument, "block ", inner,
-                     " belongs to two operators, the second a '", op.type, "' in block ", b,
-                     "; each needs a block of its own");
-          has_operator[inner] = true;
-          depth[inner] = std::max(depth[inner], depth[b] + 1);
-        }
+      for (const BlockRef ref : op.Blocks()) {
+        const auto inner = static_cast<size_t>(ref.index);
+        HR_ENFORCE(!has_operator[inner], InvalidArgument, "block ", inner, " belongs to two operators, the second a '",
+                   op.type, "' in block ", b, "; each needs a block of its own");
+        has_operator[inner] = true;
+        depth[inner] = std::max(depth[inner], depth[b] + 1);
       }
     }
   }
@@ -234,10 +231,7 @@ void PreparedProgram::Impl::FindNeeded() {
     std::vector<std::string> reads = op->InputNames();
     std::vector<std::string> writes = op->OutputNames();
     touched.insert(reads.begin(), reads.end());
-    const bool has_block = std::any_of(op->attrs.begin(), op->attrs.end(), [](const auto& attr) {
-      return std::holds_alternative<BlockRef>(attr.second);  // which may not run
-    });
-    if (!has_block) {
+    if (op->Blocks().empty()) {  // a block may not run
       std::copy_if(writes.begin(), writes.end(), std::inserter(made_anew, made_anew.end()),
                    [&touched](const std::string& name) { return !touched.contains(name); });
     }

@@ -204,8 +204,8 @@ void EmptyUnusedBlocks(ProgramDesc* program) {
     if (used[index]) continue;
     used[index] = true;
     for (const auto& op : program->block(index).ops()) {
-      for (const auto& [name, value] : op->attrs) {
-        if (const auto* inner = std::get_if<BlockRef>(&value)) left.push_back(static_cast<size_t>(inner->index));
+      for (const BlockRef inner : op->Blocks()) {
+        left.push_back(static_cast<size_t>(inner.index));
       }
     }
   }

@@ -96,6 +96,16 @@ const std::vector<std::string>& OpDesc::Output(std::string_view slot) const { re
 std::vector<std::string> OpDesc::InputNames() const { return AllNames(inputs); }
 std::vector<std::string> OpDesc::OutputNames() const { return AllNames(outputs); }
 
+std::vector<BlockRef> OpDesc::Blocks() const {
+  std::vector<BlockRef> blocks;
+  for (const auto& [name, attr] : attrs) {
+    if (const auto* block = std::get_if<BlockRef>(&attr)) {
+      blocks.push_back(*block);
+    }
+  }
+  return blocks;
+}
+
 void OpDesc::RethrowWithContext() const {
   try {
     throw;

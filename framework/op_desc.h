@@ -27,6 +27,7 @@ struct OpDesc {
   HEADRACE_API const std::vector<std::string>& Output(std::string_view slot) const;
   HEADRACE_API std::vector<std::string> InputNames() const;   // of all slots
   HEADRACE_API std::vector<std::string> OutputNames() const;  // of all slots
+  HEADRACE_API std::vector<BlockRef> Blocks() const;          // that its attributes refer to
 
   // The attribute `name`. Throws NotFound, or TypeMismatch if it holds another type.
   template <typename T>

@@ -24,10 +24,10 @@ void CheckSlotKinds(const BlockDesc& block, const OpDesc& op, const VarNameMap& 
 
 void InferTypes(BlockDesc* block) {
   for (const auto& op : block->ops()) {
-    for (const auto& [name, attr] : op->attrs) {
+    for (const BlockRef ref : op->Blocks()) {
       // A block that comes before its operator is refused when the operator is prepared.
-      if (const auto* ref = std::get_if<BlockRef>(&attr); ref != nullptr && ref->index > block->index()) {
-        InferTypes(&block->program().block(static_cast<size_t>(ref->index)));
+      if (ref.index > block->index()) {
+        InferTypes(&block->program().block(static_cast<size_t>(ref.index)));
       }
     }
     try {

@@ -211,6 +211,11 @@ TEST(OpDescAttr, WrongTypeAndMissingAreNamed) {
   EXPECT_THAT(MessageOf<NotFound>([&] { (void)op.Attr<float>("b"); }), HasSubstr("'b'"));
 }
 
+TEST(OpDesc, BlocksAreThoseThatAttributesReferTo) {
+  const OpDesc op{"some", {}, {}, {{"a", BlockRef{2}}, {"b", int32_t{3}}, {"c", BlockRef{1}}}};
+  EXPECT_EQ(op.Blocks(), (std::vector<BlockRef>{{2}, {1}}));
+}
+
 TEST(DefaultGradient, TakesOutputGradientsAndGivesInputGradients) {
   const OpDesc op{"f", {{"X", {"a", "b"}}, {"Label", {"l"}}}, {{"Out", {"o"}}}, {{"k", int32_t{2}}}};
   const auto grads = DefaultGradient({.inputs = {"X"}, .outputs = {"Out"}, .no_gradient = {"Label"}})(op);
