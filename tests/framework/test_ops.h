@@ -19,6 +19,8 @@
 //   test_replace(X)                        puts a std::string in the place of X
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <deque>
 #include <initializer_list>
 #include <string>
@@ -42,5 +44,17 @@ VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim di
 // Appends `type` to the root block, declaring outputs that do not exist yet.
 const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
                      AttributeMap attrs = {});
+
+// The message of the E that `fn` throws.
+template <typename E, typename Fn>
+std::string MessageOf(Fn fn) {
+  try {
+    fn();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "the expected error was not thrown";
+  return {};
+}
 
 }  // namespace headrace::test

@@ -1,0 +1,12 @@
+// Checks an operator of a program against the declaration of its type.
+#pragma once
+
+#include "framework/op_desc.h"
+#include "framework/op_info.h"
+
+namespace headrace {
+
+// As OpRegistry::Check, for an operator of the type that `info` declares; what it throws has no context.
+void CheckOp(const OpInfo& info, OpDesc* op);
+
+}  // namespace headrace
