@@ -1,14 +1,18 @@
 #include "framework/program_check.h"
 
+#include <algorithm>
 #include <variant>
+#include <vector>
 
 #include "framework/compile_time_infer_shape.h"
+#include "framework/op_registry.h"
 #include "framework/operator.h"
 
 namespace headrace {
 namespace {
 
-void CheckSlotKinds(const BlockDesc& block, const OpDesc& op, const VarNameMap& slots, std::string_view direction) {
+void CheckVariablesInSlots(const BlockDesc& block, const OpDesc& op, const VarNameMap& slots,
+                           std::string_view direction) {
   for (const auto& [slot, names] : slots) {
     for (const std::string& name : names) {
       if (name != kEmptyVarName && block.FindVar(name) == nullptr) {
@@ -45,14 +49,48 @@ void InferTypes(BlockDesc* block) {
 
 }  // namespace
 
+// A block belongs to one operator: were it run by several, preparing n blocks could take 2^n operators. Blocks are
+// prepared and run by recursion, so their depth is limited, too.
+void CheckProgram(ProgramDesc* program, size_t block) {
+  constexpr int kMaxBlockDepth = 64;
+  std::vector<int> depth(program->num_blocks(), 0);  // by the blocks around a block, or by those that run one another
+  std::vector<bool> has_operator(program->num_blocks(), false);
+  std::vector<bool> within(program->num_blocks(), false);
+  for (size_t b = block; b < program->num_blocks(); ++b) {
+    BlockDesc& checked = program->block(b);
+    const bool is_within = checked.parent() >= 0 && within[static_cast<size_t>(checked.parent())];
+    within[b] = is_within || b == block;
+    depth[b] = is_within ? std::max(depth[b], depth[static_cast<size_t>(checked.parent())] + 1) : 0;
+    HR_ENFORCE(depth[b] <= kMaxBlockDepth, InvalidArgument, "block ", b, " lies more than ", kMaxBlockDepth,
+               " blocks deep");
+    for (size_t i = 0; within[b] && i < checked.ops().size(); ++i) {
+      OpDesc& op = checked.MutableOp(i);
+      OpRegistry::Check(op);
+      CheckVariablesExist(checked, op);
+      CheckBlockRefs(checked, op);
+      for (const BlockRef ref : op.Blocks()) {
+        const auto inner = static_cast<size_t>(ref.index);
+        HR_ENFORCE(!has_operator[inner], InvalidArgument, "block ", inner, " belongs to two operators, the second a '",
+                   op.type, "' in block ", b, "; each needs a block of its own");
+        has_operator[inner] = true;
+        depth[inner] = std::max(depth[inner], depth[b] + 1);
+      }
+    }
+  }
+  for (size_t b = 0; b < program->num_blocks(); ++b) {
+    HR_ENFORCE(!has_operator[b] || within[b], InvalidArgument, "block ", b, " does not lie within block ", block,
+               ", so that no operator of it can run it");
+  }
+}
+
 void CheckTypes(const ProgramDesc& program, size_t block) {
   ProgramDesc copy(program);
   InferTypes(&copy.block(block));
 }
 
 void CheckVariablesExist(const BlockDesc& block, const OpDesc& op) {
-  CheckSlotKinds(block, op, op.inputs, "input");
-  CheckSlotKinds(block, op, op.outputs, "output");
+  CheckVariablesInSlots(block, op, op.inputs, "input");
+  CheckVariablesInSlots(block, op, op.outputs, "output");
 }
 
 void CheckBlockRefs(const BlockDesc& block, const OpDesc& op) {

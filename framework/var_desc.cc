@@ -28,10 +28,12 @@ std::string_view VarKindName(VarKind kind) {
   Throw<InvalidArgument>(static_cast<int32_t>(kind), " is not a kind of variable");
 }
 
-bool VarDesc::IsTrainable() const {
-  const auto it = attrs.find("trainable");
-  const bool* trainable = it == attrs.end() ? nullptr : std::get_if<bool>(&it->second);
-  return is_parameter && (trainable == nullptr || *trainable);
+bool VarDesc::BoolAttr(std::string_view attr, bool default_value) const {
+  const auto it = attrs.find(attr);
+  const bool* value = it == attrs.end() ? nullptr : std::get_if<bool>(&it->second);
+  return value == nullptr ? default_value : *value;
 }
+
+bool VarDesc::IsTrainable() const { return is_parameter && BoolAttr("trainable", true); }
 
 }  // namespace headrace

@@ -43,10 +43,12 @@ struct VarDesc {
   bool persistable = false;        // lives in the executor's scope and survives a run
   bool stop_gradient = false;      // append_backward does not go past it
   bool is_parameter = false;       // trained by optimizers
-  // Further properties that are stored with it, for code that builds on it: how a parameter is trained. Of these,
-  // only "trainable", a bool, is known here.
+  // Further properties that are stored with it, for code that builds on it: how a parameter is trained, say. Known
+  // here are "trainable"; "is_data": it is to be fed; and "need_check_feed": as it is declared. All are bools.
   AttributeMap attrs;
 
+  // The attribute `attr` if it is a bool, otherwise `default_value`.
+  HEADRACE_API bool BoolAttr(std::string_view attr, bool default_value) const;
   // Whether it is a parameter that optimizers change by default.
   HEADRACE_API bool IsTrainable() const;
 };

@@ -25,7 +25,8 @@ HEADERS = {
     ),
     "Programs": (
         *("framework/program_desc.h", "framework/block_desc.h", "framework/op_desc.h", "framework/var_desc.h"),
-        *("framework/backward.h", "framework/executor.h", "framework/scope.h", "framework/variable.h"),
+        *("framework/backward.h", "framework/executor.h", "framework/prepared_program.h"),
+        *("framework/scope.h", "framework/variable.h"),
         *("framework/model_files.h", "framework/tensor_serialization.h", "framework/op_library.h"),
         *("framework/op_role.h", "framework/profiler.h"),
     ),

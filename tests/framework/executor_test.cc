@@ -15,39 +15,16 @@ namespace headrace {
 namespace {
 
 using test::Append;
+using test::AppendBlock;
+using test::BuildCounter;
+using test::BuildDouble;
 using test::Declare;
 using test::DeclareParameter;
+using test::Floats;
 using test::MakeTensor;
+using test::Put;
 using test::Values;
 using testing::HasSubstr;
-
-std::vector<float> Floats(std::initializer_list<float> values) { return values; }
-
-// y = 2 · x, with x fed.
-void BuildDouble(ProgramDesc* program, const DDim& dims = {-1}) {
-  Declare(program, "x", dims);
-  Append(program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
-}
-
-// w = w + 1, with w persistable.
-void BuildCounter(ProgramDesc* program) {
-  DeclareParameter(program, "w", {1});
-  Append(program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
-}
-
-// Appends an operator that runs a new block of the program, always, and returns the block.
-BlockDesc& AppendBlock(ProgramDesc* program) {
-  BlockDesc& block = program->AppendBlock(0);
-  Append(program, "fill_constant", {}, {{"Out", {"always"}}},
-         {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kBool)}, {"value", 1.0}});
-  Append(program, "conditional_block", {{"Cond", {"always"}}}, {},
-         {{"sub_block", BlockRef{block.index()}}, {"is_scalar_condition", true}});
-  return block;
-}
-
-void Put(Scope* scope, const std::string& name, LoDTensor value) {
-  *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
-}
 
 TEST(Executor, WhatIsFetchedIsTheCallersAlone) {
   ProgramDesc program;
@@ -278,126 +255,6 @@ TEST(ExecutorPrepare, FetchMustBeADeclaredTensor) {
 
 TEST(ExecutorPrepare, BlockMustExist) { EXPECT_THROW(Executor().Prepare(ProgramDesc(), {}, 1), OutOfRange); }
 
-class FeedTest : public testing::Test {
- protected:
-  FeedTest() { BuildDouble(&program_, {-1, 2}); }
-
-  template <typename E>
-  std::string ErrorOf(const std::string& name, const LoDTensor& value) {
-    const auto prepared = Executor().Prepare(program_);
-    try {
-      Executor().Run(*prepared, &scope_, {{name, value}});
-    } catch (const E& error) {
-      EXPECT_EQ(error.variable(), name);
-      return error.what();
-    }
-    ADD_FAILURE() << "the expected error was not thrown";
-    return {};
-  }
-
-  ProgramDesc program_;
-  Scope scope_;
-};
-
-TEST_F(FeedTest, UnknownDimensionTakesAnyExtent) {
-  const auto prepared = Executor().Prepare(program_);
-  for (const int64_t rows : {3, 0, 1}) {
-    EXPECT_NO_THROW(Executor().Run(*prepared, &scope_,
-                                   {{"x", MakeTensor({rows, 2}, std::vector<float>(static_cast<size_t>(rows) * 2))}}));
-  }
-}
-
-TEST_F(FeedTest, OtherDimsAreTaken) {
-  const auto prepared = Executor().Prepare(program_, {"y"});
-  for (const DDim& dims : {DDim{1, 3}, DDim{2, 2, 2}, DDim{5}}) {
-    const std::vector<float> values(static_cast<size_t>(Product(dims)), 2);
-    std::vector<LoDTensor> fetched;
-    Executor().Run(*prepared, &scope_, {{"x", MakeTensor(dims, values)}}, &fetched);
-    EXPECT_EQ(fetched[0].dims(), dims);
-    EXPECT_EQ(Values(fetched[0])[0], 4);
-  }
-}
-
-TEST_F(FeedTest, WrongShapeIsRefusedWithBothShapesIfTheVariableAsksForIt) {
-  program_.block(0).Var("x").attrs["need_check_feed"] = true;
-  EXPECT_THAT(ErrorOf<InvalidArgument>("x", MakeTensor({1, 3}, {1, 2, 3})),
-              testing::AllOf(HasSubstr("[-1, 2]"), HasSubstr("[1, 3]")));
-}
-
-TEST_F(FeedTest, WrongDtypeIsRefusedWithBothTypes) {
-  LoDTensor doubles;
-  doubles.Resize({1, 2}).mutable_data<double>();
-  EXPECT_THAT(ErrorOf<TypeMismatch>("x", doubles), testing::AllOf(HasSubstr("float32"), HasSubstr("float64")));
-  LoDTensor ints;
-  ints.Resize({1, 2}).mutable_data<int64_t>();
-  program_.block(0).Var("x").attrs["need_check_feed"] = true;
-  EXPECT_THAT(ErrorOf<TypeMismatch>("x", ints), testing::AllOf(HasSubstr("float32"), HasSubstr("int64")));
-}
-
-TEST_F(FeedTest, AnOperatorsErrorSaysHowTheFeedDiffersFromItsDeclaration) {
-  LoDTensor ints;
-  ints.Resize({1, 3}).mutable_data<int64_t>();
-  const auto prepared = Executor().Prepare(program_);
-  try {
-    Executor().Run(*prepared, &scope_, {{"x", ints}});
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.message(), HasSubstr("'x' is declared as float32 [-1, 2], but was given as int64 [1, 3]"));
-    EXPECT_NE(error.op_type(), "");
-  }
-}
-
-TEST_F(FeedTest, UndeclaredVariableIsNotFound) { ErrorOf<NotFound>("nothing", MakeTensor({1}, {1})); }
-
-TEST_F(FeedTest, EmptyTensorIsRefused) { ErrorOf<InvalidArgument>("x", LoDTensor()); }
-
-TEST_F(FeedTest, ReaderCannotBeFed) {
-  Declare(&program_, "r").kind = VarKind::kReader;
-  ErrorOf<TypeMismatch>("r", MakeTensor({1}, {1}));
-}
-
-TEST_F(FeedTest, LoDMayHaveAnyDepthAndMustFitTheRows) {
-  LoDTensor value = MakeTensor({3, 2}, std::vector<float>(6));
-  const auto run = [&] { Executor().Run(*Executor().Prepare(program_), &scope_, {{"x", value}}); };
-  for (const int level : {0, 1}) {
-    program_.block(0).MutableVar("x").tensor.lod_level = level;
-    value.set_lod({{0, 3}});
-    EXPECT_NO_THROW(run());
-    value.set_lod({{0, 2}});
-    ErrorOf<InvalidArgument>("x", value);
-  }
-  for (const LoD& lod : {LoD(), LoD{{0, 1}, {0, 3}}}) {
-    value.set_lod(lod);
-    EXPECT_NO_THROW(run());
-  }
-}
-
-TEST_F(FeedTest, ForgottenFeedIsNoticedEvenAfterARunThatHadIt) {
-  const auto prepared = Executor().Prepare(program_);
-  Executor().Run(*prepared, &scope_, {{"x", MakeTensor({1, 2}, {1, 2})}});
-  try {
-    Executor().Run(*prepared, &scope_);
-    FAIL() << "nothing was thrown";
-  } catch (const FailedPrecondition& error) {
-    EXPECT_EQ(error.variable(), "x");
-  }
-}
-
-TEST_F(FeedTest, MemoryIsSharedDuringTheRunAndReleasedAfterIt) {
-  int released = 0;
-  float memory[2] = {1, 2};
-  const auto prepared = Executor().Prepare(program_, {"y"});
-  std::vector<LoDTensor> fetched;
-  {
-    LoDTensor foreign(Tensor(Allocation::Foreign(memory, sizeof(memory), [&released](void*) { ++released; }),
-                             DataType::kFloat32, {1, 2}));
-    Executor().Run(*prepared, &scope_, {{"x", foreign}}, &fetched);
-    EXPECT_EQ(released, 0);
-  }
-  EXPECT_EQ(released, 1);
-  EXPECT_EQ(Values(fetched[0]), Floats({2, 4}));
-}
-
 TEST(Executor, InPlaceOperatorDoesNotWriteIntoTheFedMemory) {
   ProgramDesc program;
   Declare(&program, "x", {1});
@@ -409,33 +266,6 @@ TEST(Executor, InPlaceOperatorDoesNotWriteIntoTheFedMemory) {
   Executor().Run(*prepared, &scope, {{"x", fed}}, &fetched);
   EXPECT_EQ(Values(fetched[0]), Floats({2}));
   EXPECT_EQ(Values(fed), Floats({1}));
-}
-
-TEST(Executor, WhatIsFedToAPersistableIsCopied) {
-  ProgramDesc program;
-  DeclareParameter(&program, "w", {2});
-  Append(&program, "test_scale", {{"X", {"w"}}}, {{"Out", {"y"}}});
-  float memory[2] = {1, 2};
-  const LoDTensor fed(Tensor(Allocation::Foreign(memory, sizeof(memory), nullptr), DataType::kFloat32, {2}));
-  Scope scope;
-  const Executor executor;
-  const auto prepared = executor.Prepare(program, {"y"});
-  std::vector<LoDTensor> fetched;
-  executor.Run(*prepared, &scope, {{"w", fed}}, &fetched);
-  EXPECT_EQ(Values(fetched[0]), Floats({1, 2}));
-  memory[0] = 99;
-  executor.Run(*prepared, &scope, {}, &fetched);
-  EXPECT_EQ(Values(fetched[0]), Floats({1, 2}));
-}
-
-TEST(Executor, AFedVariableMayHoldSomethingElseAfterTheRun) {
-  ProgramDesc program;
-  Declare(&program, "x", {1});
-  Append(&program, "test_replace", {{"X", {"x"}}}, {});
-  Scope scope;
-  const Executor executor;
-  const auto prepared = executor.Prepare(program);
-  EXPECT_NO_THROW(executor.Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}));
 }
 
 TEST(Executor, NextRunDoesNotWriteIntoWhatWasFetched) {
@@ -733,95 +563,6 @@ TEST(Executor, TemporariesStayWarmWhenTheScopeChanges) {
     scope.Var(name);
   }
   EXPECT_EQ(seen_addresses[0], seen_addresses[1]);
-}
-
-// A program that counts its runs before, in the text, it takes the data.
-class DataOrderTest : public testing::Test {
- protected:
-  DataOrderTest() {
-    BuildCounter(&program_);
-    Declare(&program_, "r").kind = VarKind::kRaw;
-    program_.block(0).MutableVar("r").persistable = true;
-    Append(&program_, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
-    Put(&scope_, "w", MakeTensor({1}, {0}));
-    feed_ = scope_.Var("r")->GetMutable<test::Feed>();
-  }
-
-  ProgramDesc program_;
-  Scope scope_;
-  test::Feed* feed_;
-};
-
-TEST_F(DataOrderTest, EndOfDataLeavesPersistablesUntouched) {
-  const auto prepared = Executor().Prepare(program_);
-  feed_->push_back(MakeTensor({1}, {1}));
-  Executor().Run(*prepared, &scope_);
-  try {
-    Executor().Run(*prepared, &scope_);
-    FAIL() << "nothing was thrown";
-  } catch (const EndOfData& error) {
-    EXPECT_EQ(error.op_type(), "test_take");
-  }
-  EXPECT_EQ(Values(scope_.GetVar("w").Get<LoDTensor>()), Floats({1}));
-  feed_->push_back(MakeTensor({1}, {1}));
-  EXPECT_NO_THROW(Executor().Run(*prepared, &scope_));
-}
-
-TEST_F(DataOrderTest, WhatFeedsTheReadingOperatorRunsBeforeIt) {
-  // The reader is made from w by the first operator; the second overwrites what it read.
-  ProgramDesc program;
-  DeclareParameter(&program, "w", {1});
-  Declare(&program, "r").kind = VarKind::kRaw;
-  Append(&program, "test_feed_from", {{"X", {"w"}}}, {{"Out", {"r"}}});
-  Append(&program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
-  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
-  Put(&scope_, "w", MakeTensor({1}, {41}));
-  std::vector<LoDTensor> fetched;
-  Executor().Run(*Executor().Prepare(program, {"x"}), &scope_, {}, &fetched);
-  EXPECT_EQ(Values(fetched[0]), Floats({41}));
-}
-
-TEST_F(DataOrderTest, BlockThatFeedsTheReadingOperatorRunsBeforeIt) {
-  // Only the operator within the block says that it writes the reader.
-  ProgramDesc program;
-  DeclareParameter(&program, "w", {1});
-  Declare(&program, "r").kind = VarKind::kRaw;
-  AppendBlock(&program).AppendOp({"test_feed_from", {{"X", {"w"}}}, {{"Out", {"r"}}}, {}});
-  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
-  Put(&scope_, "w", MakeTensor({1}, {41}));
-  Scope scope(&scope_);
-  std::vector<LoDTensor> fetched;
-  Executor().Run(*Executor().Prepare(program, {"x"}), &scope, {}, &fetched);
-  EXPECT_EQ(Values(fetched[0]), Floats({41}));
-}
-
-class FeedFromOp : public OperatorBase {
- public:
-  using OperatorBase::OperatorBase;
-
- private:
-  void RunImpl(const Scope& scope, const Place&) override {
-    LoDTensor copy;
-    copy.CopyFrom(scope.GetVar(Input("X")).Get<LoDTensor>());
-    scope.GetVar(Output("Out")).GetMutable<test::Feed>()->push_back(copy);
-  }
-};
-HEADRACE_REGISTER_OP(test_feed_from).Input("X", "").Output("Out", "").Operator<FeedFromOp>();
-
-TEST_F(DataOrderTest, OperatorThatUsesTheOldValueOfWhatIsReadStaysBefore) {
-  // y = 2 · x with the x of before, then x is read anew.
-  ProgramDesc program;
-  Declare(&program, "x", {1}).persistable = true;
-  Declare(&program, "r").kind = VarKind::kRaw;
-  program.block(0).MutableVar("r").persistable = true;
-  Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
-  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
-  Put(&scope_, "x", MakeTensor({1}, {3}));
-  feed_->push_back(MakeTensor({1}, {50}));
-  std::vector<LoDTensor> fetched;
-  Executor().Run(*Executor().Prepare(program, {"y", "x"}), &scope_, {}, &fetched);
-  EXPECT_EQ(Values(fetched[0]), Floats({6}));
-  EXPECT_EQ(Values(fetched[1]), Floats({50}));
 }
 
 TEST(Executor, ThreadsRunProgramsOfTheirOwnOnOneScope) {

@@ -395,4 +395,27 @@ const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap i
   return program->block(0).Append(type, std::move(inputs), std::move(outputs), std::move(attrs));
 }
 
+void BuildDouble(ProgramDesc* program, const DDim& dims) {
+  Declare(program, "x", dims);
+  Append(program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+}
+
+void BuildCounter(ProgramDesc* program) {
+  DeclareParameter(program, "w", {1});
+  Append(program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
+}
+
+BlockDesc& AppendBlock(ProgramDesc* program) {
+  BlockDesc& block = program->AppendBlock(0);
+  Append(program, "fill_constant", {}, {{"Out", {"always"}}},
+         {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kBool)}, {"value", 1.0}});
+  Append(program, "conditional_block", {{"Cond", {"always"}}}, {},
+         {{"sub_block", BlockRef{block.index()}}, {"is_scalar_condition", true}});
+  return block;
+}
+
+void Put(Scope* scope, const std::string& name, LoDTensor value) {
+  *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
+}
+
 }  // namespace headrace::test

@@ -28,6 +28,7 @@
 
 #include "framework/lod_tensor.h"
 #include "framework/program_desc.h"
+#include "framework/scope.h"
 
 namespace headrace::test {
 
@@ -37,6 +38,9 @@ using Feed = std::deque<LoDTensor>;
 LoDTensor MakeTensor(const DDim& dims, const std::vector<float>& values);
 std::vector<float> Values(const Tensor& tensor);
 
+inline std::vector<float> Floats(std::initializer_list<float> values) { return values; }
+void Put(Scope* scope, const std::string& name, LoDTensor value);
+
 // Declares a float32 variable of the root block.
 VarDesc& Declare(ProgramDesc* program, const std::string& name, DDim dims = {});
 VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim dims);
@@ -44,6 +48,13 @@ VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim di
 // Appends `type` to the root block, declaring outputs that do not exist yet.
 const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
                      AttributeMap attrs = {});
+
+// y = 2 · x, with x fed.
+void BuildDouble(ProgramDesc* program, const DDim& dims = {-1});
+// w = w + 1, with w persistable.
+void BuildCounter(ProgramDesc* program);
+// Appends an operator that runs a new block of the program, always, and returns the block.
+BlockDesc& AppendBlock(ProgramDesc* program);
 
 // The message of the E that `fn` throws.
 template <typename E, typename Fn>
