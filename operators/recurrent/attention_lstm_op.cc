@@ -2,7 +2,6 @@
 // by what the state of the cell attends to (V. Mnih et al., Recurrent models of visual attention, 2014; D. Bahdanau,
 // K. Cho and Y. Bengio, Neural machine translation by jointly learning to align and translate, 2015).
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,26 +11,13 @@
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/gemm.h"
-#include "operators/math/vector_math.h"
+#include "operators/math/softmax.h"
 #include "operators/recurrent/fusion.h"
 #include "operators/recurrent/recurrent.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {
-
-// The weights of `n` rows, which add up to 1.
-template <typename T>
-void Softmax(int64_t n, T* weights) {
-  const T greatest = *std::max_element(weights, weights + n);
-  std::transform(weights, weights + n, weights, [=](T score) { return score - greatest; });
-  VectorExp(n, weights, weights);
-  T sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    sum += weights[i];
-  }
-  std::transform(weights, weights + n, weights, [=](T weight) { return weight / sum; });
-}
 
 template <typename T>
 T Relu(T x) {
@@ -84,7 +70,7 @@ void AttentionLstmKernel(const ExecutionContext& ctx) {
         }
         weights[static_cast<size_t>(i)] = score;
       }
-      Softmax(n, weights.data());
+      Softmax(1, n, weights.data(), weights.data());
       Gemm<T>(false, false, 1, m, n, T(1), weights.data(), x + begin * m, false, mean.data());
       std::copy_n(lstm_bias, 4 * d, gates.data());
       if (hidden != nullptr) {
