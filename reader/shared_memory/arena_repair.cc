@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "framework/errors.h"
-#include "reader/shared_memory/stuck_producers.h"
+#include "reader/shared_memory/producers/stuck_producers.h"
 
 namespace headrace::shared_memory {
 

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "framework/export.h"
-#include "reader/shared_memory/open_batches.h"
-#include "reader/shared_memory/producer_death.h"
-#include "reader/shared_memory/producer_table.h"
+#include "reader/shared_memory/batches/open_batches.h"
+#include "reader/shared_memory/producers/producer_death.h"
+#include "reader/shared_memory/producers/producer_table.h"
 
 namespace headrace::shared_memory {
 

@@ -10,7 +10,7 @@
 
 #include "framework/errors.h"
 #include "framework/spin_pause.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::shared_memory {
 

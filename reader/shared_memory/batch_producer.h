@@ -24,9 +24,9 @@
 
 #include "framework/export.h"
 #include "reader/index_permutation.h"
-#include "reader/shared_memory/arena.h"
-#include "reader/shared_memory/batch_layout.h"
-#include "reader/shared_memory/spin.h"
+#include "reader/shared_memory/arena/arena.h"
+#include "reader/shared_memory/arena/batch_layout.h"
+#include "reader/shared_memory/waiting/spin.h"
 
 namespace headrace::shared_memory {
 

@@ -9,8 +9,8 @@
 
 #include "framework/errors.h"
 #include "framework/spin_pause.h"
-#include "reader/shared_memory/futex.h"
-#include "reader/shared_memory/process_id.h"
+#include "reader/shared_memory/arena/process_id.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::shared_memory {
 namespace {

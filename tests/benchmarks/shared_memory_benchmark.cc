@@ -26,7 +26,7 @@
 #include "framework/errors.h"
 #include "reader/shared_memory/batch_producer.h"
 #include "reader/shared_memory/batch_scheduler.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::shared_memory {
 namespace {

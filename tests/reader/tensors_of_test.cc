@@ -5,7 +5,7 @@
 #include "framework/errors.h"
 #include "gtest/gtest.h"
 #include "reader/queue_feeder.h"
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 
 namespace headrace {
 namespace {

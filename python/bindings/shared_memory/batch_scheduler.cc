@@ -22,8 +22,8 @@
 #include "python/bindings/shared_memory/scheduler_options.h"
 #include "python/bindings/shared_memory/scheduler_stats.h"
 #include "python/bindings/shared_memory/served_arena.h"
+#include "reader/shared_memory/arena/process_id.h"
 #include "reader/shared_memory/batch_scheduler.h"
-#include "reader/shared_memory/process_id.h"
 
 namespace headrace::python {
 namespace py = pybind11;

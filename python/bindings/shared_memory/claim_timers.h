@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "reader/shared_memory/batch_producer.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::python {
 

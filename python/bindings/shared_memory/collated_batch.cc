@@ -15,7 +15,7 @@
 #include "python/bindings/framework/ddim_caster.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/shared_memory/sample_template.h"
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 
 namespace headrace::python {
 namespace py = pybind11;

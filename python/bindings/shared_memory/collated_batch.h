@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 #include "reader/shared_memory/batch_producer.h"
 
 namespace headrace::python {

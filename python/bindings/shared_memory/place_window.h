@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <unordered_map>
 
-#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/arena/arena.h"
 
 namespace headrace::python {
 

@@ -8,7 +8,7 @@
 
 #include "python/bindings/bindings.h"
 #include "python/bindings/shared_memory/sample_visit.h"
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 
 namespace headrace::python {
 namespace py = pybind11;

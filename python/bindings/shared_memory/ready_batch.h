@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 #include "reader/shared_memory/batch_scheduler.h"
 
 namespace headrace::python {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "python/bindings/dlpack.h"
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 
 namespace headrace::python {
 

@@ -13,7 +13,7 @@
 
 #include "python/bindings/shared_memory/place_window.h"
 #include "python/bindings/shared_memory/sample_template.h"
-#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/arena/batch_layout.h"
 #include "reader/shared_memory/batch_producer.h"
 
 namespace headrace::python {

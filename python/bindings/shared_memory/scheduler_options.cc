@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "framework/errors.h"
-#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/arena/arena.h"
 
 namespace headrace::python {
 namespace py = pybind11;

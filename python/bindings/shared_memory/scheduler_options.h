@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "reader/shared_memory/batch_plan.h"
+#include "reader/shared_memory/batches/batch_plan.h"
 
 namespace headrace::python {
 

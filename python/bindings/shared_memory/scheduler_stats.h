@@ -5,8 +5,8 @@
 
 #include <vector>
 
+#include "reader/shared_memory/arena/trace.h"
 #include "reader/shared_memory/batch_scheduler.h"
-#include "reader/shared_memory/trace.h"
 
 namespace headrace::python {
 

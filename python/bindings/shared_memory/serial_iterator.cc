@@ -14,9 +14,9 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/python_error.h"
 #include "python/bindings/shared_memory/batch_scheduler.h"
+#include "reader/shared_memory/arena/process_id.h"
 #include "reader/shared_memory/batch_scheduler.h"
-#include "reader/shared_memory/futex.h"
-#include "reader/shared_memory/process_id.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::python {
 namespace py = pybind11;

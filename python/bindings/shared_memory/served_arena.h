@@ -1,7 +1,7 @@
 // For which arena a thread is a worker: it is refused a batch of that arena, for which it might wait in vain.
 #pragma once
 
-#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/arena/arena.h"
 
 namespace headrace::python {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {

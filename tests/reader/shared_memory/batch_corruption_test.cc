@@ -16,7 +16,7 @@
 
 #include "framework/errors.h"
 #include "gtest/gtest.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {

@@ -14,7 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "reader/index_permutation.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {

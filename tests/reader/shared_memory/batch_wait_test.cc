@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "reader/shared_memory/futex.h"
-#include "reader/shared_memory/process_id.h"
+#include "reader/shared_memory/arena/process_id.h"
+#include "reader/shared_memory/waiting/futex.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {

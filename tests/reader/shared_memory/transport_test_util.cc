@@ -16,7 +16,7 @@
 
 #include "framework/errors.h"
 #include "reader/index_permutation.h"
-#include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::shared_memory {
 

@@ -1,6 +1,6 @@
 """Copies batches to a CUDA device, on a stream of the loader's own: ``DataLoader(device=...)``.
 
-``pin_memory=True`` only locks the arena for copies of the user's: ``reader/shared_memory/pinned_memory.h``.
+``pin_memory=True`` only locks the arena for copies of the user's: ``reader/shared_memory/cuda/pinned_memory.h``.
 
 Torch is imported when a loader is given a device, not with this module.
 """

@@ -4,7 +4,7 @@ The way in which a process died does not tell who caused it: SIGKILL comes from 
 and from the kernel when a sample takes all memory. So the sample is tried again, and what happens meanwhile tells
 whether it is to blame.
 
-``reader/shared_memory/producer_watch.h`` notices a death; ``ProcessPool.replace_dead`` in
+``reader/shared_memory/producers/producer_watch.h`` notices a death; ``ProcessPool.replace_dead`` in
 ``process_pool.py`` asks here, gives samples up, and starts another worker.
 """
 
