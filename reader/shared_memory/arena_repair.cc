@@ -32,7 +32,7 @@ HeldClaim ArenaRepair::Describe(const BatchFacts& facts, uint32_t chunk, uint32_
 void ArenaRepair::AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const {
   const SlotHeader& header = arena_.slot(slot);
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
-    const uint64_t word = header.claims[chunk].load(std::memory_order_acquire);
+    const uint64_t word = header.chunk_words[chunk].load(std::memory_order_acquire);
     if (IsClaimed(word, facts.sequence) && IsValid(word, facts.sequence)) {
       claims->push_back(Describe(facts, chunk, static_cast<uint32_t>(Claimant(word) - 1)));
     }
@@ -96,8 +96,8 @@ void ArenaRepair::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool clo
   uint32_t writing = LayoutWriting(death->producer);
   header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
-    uint64_t claimed = ClaimWord(sequence, kChunkClaimed, death->producer);
-    if (header.claims[chunk].load(std::memory_order_acquire) != claimed) {
+    uint64_t claimed = ChunkWord(sequence, kChunkClaimed, death->producer);
+    if (header.chunk_words[chunk].load(std::memory_order_acquire) != claimed) {
       continue;
     }
     static_cast<HeldClaim&>(*death) = Describe(facts, chunk, death->producer);
@@ -111,8 +111,8 @@ void ArenaRepair::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool clo
       header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
     }
     header.cursor.store(0, std::memory_order_relaxed);
-    header.claims[chunk].compare_exchange_strong(claimed,
-                                                 ClaimWord(sequence, closed ? kChunkWithdrawn : kChunkUnclaimed));
+    header.chunk_words[chunk].compare_exchange_strong(claimed,
+                                                      ChunkWord(sequence, closed ? kChunkWithdrawn : kChunkUnclaimed));
   }
 }
 
@@ -148,8 +148,8 @@ void ArenaRepair::CheckOpen(OpenBatch& batch) {
   const SlotHeader& header = arena_.slot(batch.slot);
   bool stuck = false;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
-    const uint64_t word = header.claims[chunk].load();
-    const bool closed = batch.remake && word == ClaimWord(batch.facts.sequence, kChunkWithdrawn);
+    const uint64_t word = header.chunk_words[chunk].load();
+    const bool closed = batch.remake && word == ChunkWord(batch.facts.sequence, kChunkWithdrawn);
     if (!closed && !IsValid(word, batch.facts.sequence)) {
       batches_.FailCorrupt(batch, "the word of a chunk is none that a producer writes", std::nullopt);
       return;
@@ -186,7 +186,7 @@ void ArenaRepair::AddWork(const OpenBatch& batch, WorkSeen* seen) const {
   const BatchFacts& facts = batch.facts;
   const SlotHeader& header = arena_.slot(batch.slot);
   for (uint32_t chunk = batch.done_chunks; chunk < facts.chunks; ++chunk) {
-    if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(facts.sequence, kChunkUnclaimed)) {
+    if (header.chunk_words[chunk].load(std::memory_order_acquire) != ChunkWord(facts.sequence, kChunkUnclaimed)) {
       continue;
     }
     if (facts.KindOf(chunk) == ClaimKind::kCollate) {
@@ -202,7 +202,7 @@ void ArenaRepair::AddWork(const OpenBatch& batch, WorkSeen* seen) const {
   }
 }
 
-void ArenaRepair::KillLost() {
+void ArenaRepair::KillStuck() {
   WorkSeen seen;
   for (const OpenBatch& batch : batches_.batches()) {
     if (batch.has_slot && !batch.concluded) {
@@ -214,14 +214,14 @@ void ArenaRepair::KillLost() {
   for (const HeldClaim& claim : claims) {
     seen.at_claim[claim.producer] = true;
   }
-  producers_.KillLost(seen);
+  producers_.KillStuck(seen);
 }
 
 void ArenaRepair::CheckSharedState() {
   for (OpenBatch& batch : batches_.batches()) {
     CheckOpen(batch);
   }
-  KillLost();
+  KillStuck();
   batches_.RestoreControlBlock();
   // Even if all of that was right: producers may have gone by what stood there before.
   batches_.HaveAllLookAgain();

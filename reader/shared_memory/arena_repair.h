@@ -4,8 +4,8 @@
 // (CheckSharedState) look for what cannot come. A batch is waited for because of a chunk that is unclaimed or claimed.
 // If its word, or anything that leads producers to it, is not as it should be, the batch fails or the word is restored.
 // If it is claimed, its claimant is at work on it, or else the batch fails. If it is unclaimed, producers claim it,
-// unless all are at work on other claims, which end; or are starting; or have lost their way and are killed and
-// replaced (stuck_producers.h).
+// unless all are at work on other claims, which end; or are starting; or are stuck, and are killed and replaced
+// (stuck_producers.h).
 //
 // Has no state of its own. Which rows are given up because they kill their producers again and again is not decided
 // here: the caller counts the deaths.
@@ -37,7 +37,7 @@ class HEADRACE_API ArenaRepair {
   // What producers hold, the oldest batch first. A snapshot that may be outdated when it returns.
   std::vector<HeldClaim> Claims() const;
   // Looks for damage by stray writes to words that nothing else checks: fails batches that cannot go on, restores the
-  // rest, and kills producers that have lost their way.
+  // rest, and kills producers that are stuck.
   void CheckSharedState();
 
  private:
@@ -51,7 +51,7 @@ class HEADRACE_API ArenaRepair {
   // Returns the memory of a dead producer's chunk, of which all rows are to be made anew, to the system.
   void ReleaseRowMemory(uint32_t slot, const BatchFacts& facts, uint32_t chunk);
   void CheckOpen(OpenBatch& batch);
-  void KillLost();
+  void KillStuck();
   // Adds who may claim a chunk of an open batch.
   void AddWork(const OpenBatch& batch, WorkSeen* seen) const;
   // Whether the producer whom a chunk's word names has begun with it and is not asleep.

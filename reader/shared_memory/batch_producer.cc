@@ -56,14 +56,14 @@ std::optional<Claim> BatchProducer::TryClaim() {
   // No more batches than this can be open, whatever the word says.
   const uint64_t next = std::min(control_->next.load(std::memory_order_acquire), scan_from_ + kMaxSlots);
   for (; scan_from_ < next; ++scan_from_) {
-    if (std::optional<Claim> claim = TryClaimBatch(scan_from_)) {
+    if (std::optional<Claim> claim = TryClaimChunk(scan_from_)) {
       return claim;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
+std::optional<Claim> BatchProducer::TryClaimChunk(uint64_t sequence) {
   const uint32_t index = control_->ring[sequence % kMaxSlots].load(std::memory_order_relaxed);
   if (index >= arena_->slot_count()) {
     return std::nullopt;
@@ -80,15 +80,15 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   }
   const uint32_t chunks = std::min(ClaimableChunks(claimable), kMaxChunks);
   const bool collatable = ClaimableKind(claimable) != ClaimKind::kItems || MayCollate(slot, sequence, chunks);
-  const uint64_t unclaimed = ClaimWord(sequence, kChunkUnclaimed);
+  const uint64_t unclaimed = ChunkWord(sequence, kChunkUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
   // The cursor is only a hint: chunks that a dead producer has lost come before it.
   for (uint32_t step = 0; step < chunks; ++step) {
     const uint32_t chunk = cursor + step < chunks ? cursor + step : cursor + step - chunks;
-    std::atomic<uint64_t>& word = slot.claims[chunk];
+    std::atomic<uint64_t>& word = slot.chunk_words[chunk];
     uint64_t expected = unclaimed;
     if (word.load(std::memory_order_relaxed) != unclaimed || (!collatable && chunk + 1 == chunks) ||
-        !word.compare_exchange_strong(expected, ClaimWord(sequence, kChunkClaimed, id_), std::memory_order_acq_rel,
+        !word.compare_exchange_strong(expected, ChunkWord(sequence, kChunkClaimed, id_), std::memory_order_acq_rel,
                                       std::memory_order_relaxed)) {
       continue;
     }
@@ -453,9 +453,9 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
     slot.end = end_;
   }
   record_->busy.store(0, std::memory_order_relaxed);
-  uint64_t word = ClaimWord(claim.sequence, kChunkClaimed, id_);
-  if (claim.chunk >= kMaxChunks || !slot.claims[claim.chunk].compare_exchange_strong(
-                                       word, ClaimWord(claim.sequence, failed ? kChunkFailed : kChunkDone, id_))) {
+  uint64_t word = ChunkWord(claim.sequence, kChunkClaimed, id_);
+  if (claim.chunk >= kMaxChunks || !slot.chunk_words[claim.chunk].compare_exchange_strong(
+                                       word, ChunkWord(claim.sequence, failed ? kChunkFailed : kChunkDone, id_))) {
     return;  // the scheduler has taken it from this producer
   }
   // From here on the slot may be reused; its words then belong to another batch and do not count as done for this one.

@@ -139,7 +139,7 @@ class HEADRACE_API BatchProducer {
   void Fail(const Claim& claim, uint32_t row, ProblemKind kind, std::string_view message);
 
  private:
-  std::optional<Claim> TryClaimBatch(uint64_t sequence);
+  std::optional<Claim> TryClaimChunk(uint64_t sequence);
   // Where the row is in its epoch or, where the order is explicit, in the dataset.
   uint64_t PositionOf(const Claim& claim, uint32_t row) const;
   // The order of the claim's epoch, where that is shuffled.

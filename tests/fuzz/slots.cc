@@ -636,9 +636,9 @@ class Loader {
     switch (what % 10) {
       case 0:
       case 1:
-        return {slot, offsetof(SlotHeader, claims)};
+        return {slot, offsetof(SlotHeader, chunk_words)};
       case 2:
-        return {slot + offsetof(SlotHeader, claims), 8 * sizeof(uint64_t)};
+        return {slot + offsetof(SlotHeader, chunk_words), 8 * sizeof(uint64_t)};
       case 3:
         return {slot + offsetof(SlotHeader, deaths), 8};
       case 4:
@@ -694,7 +694,7 @@ class Loader {
     std::vector<uint64_t> words;
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       for (uint32_t chunk = 0; chunk < 8; ++chunk) {
-        words.push_back(scheduler_->arena()->slot(slot).claims[chunk].load());
+        words.push_back(scheduler_->arena()->slot(slot).chunk_words[chunk].load());
       }
     }
     return words;
@@ -703,10 +703,10 @@ class Loader {
   // Where a stray write has made of a chunk's word another one that could be right.
   void RestoreChunkWords(const std::vector<uint64_t>& before) {
     for (size_t i = 0; i < before.size(); ++i) {
-      std::atomic<uint64_t>& word = scheduler_->arena()->slot(static_cast<uint32_t>(i / 8)).claims[i % 8];
+      std::atomic<uint64_t>& word = scheduler_->arena()->slot(static_cast<uint32_t>(i / 8)).chunk_words[i % 8];
       const uint64_t sequence = before[i] >> kSequenceShift;
       const uint64_t now = word.load();
-      if (now != before[i] && (IsValid(now, sequence) || now == ClaimWord(sequence, kChunkWithdrawn))) {
+      if (now != before[i] && (IsValid(now, sequence) || now == ChunkWord(sequence, kChunkWithdrawn))) {
         word.store(before[i]);
       }
     }
@@ -726,7 +726,7 @@ class Loader {
                 << h.facts.batch << " kind " << static_cast<int>(h.facts.kind) << " chunks " << h.facts.chunks
                 << " rows " << h.facts.rows << " stream " << h.facts.stream << " claimable " << std::hex << h.claimable
                 << " layout " << h.layout_state;
-      for (uint32_t k = 0; k < std::min(8U, h.facts.chunks); ++k) std::cerr << " " << h.claims[k];
+      for (uint32_t k = 0; k < std::min(8U, h.facts.chunks); ++k) std::cerr << " " << h.chunk_words[k];
       std::cerr << std::dec << "\n";
     }
     for (auto& a : actors_) {

@@ -4,7 +4,7 @@
 //  1. The scheduler writes sequence, claimable, facts, excluded and the indices while no chunk can be claimed. It keeps
 //     the originals (OpenBatch), never uses these copies, and compares them when the batch is done: if they have
 //     changed, producers worked from wrong facts.
-//  2. A producer reads facts and excluded only while it holds a claim: the claim word's acquire orders the reads
+//  2. A producer reads facts and excluded only while it holds a claim: the acquire of the chunk's word orders the reads
 //     after 1.
 //  3. A chunk is one word: unclaimed → claimed (one compare-and-swap that names batch and producer) → done,
 //     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words tell
@@ -133,9 +133,9 @@ inline constexpr uint64_t kChunkWithdrawn =
     kChunkFailed;  // with claimant 0; set by the scheduler: no longer to be made
 inline constexpr uint64_t kClaimantMask = 0x03FF;
 constexpr uint64_t Claimant(uint64_t word) { return word & kClaimantMask; }
-constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t state) { return sequence << kSequenceShift | state; }
-constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t state, uint32_t producer) {
-  return ClaimWord(sequence, state | (producer + 1));
+constexpr uint64_t ChunkWord(uint64_t sequence, uint64_t state) { return sequence << kSequenceShift | state; }
+constexpr uint64_t ChunkWord(uint64_t sequence, uint64_t state, uint32_t producer) {
+  return ChunkWord(sequence, state | (producer + 1));
 }
 // Done, failed or withdrawn.
 constexpr bool IsDone(uint64_t word, uint64_t sequence) {
@@ -194,13 +194,13 @@ struct SlotHeader {
   std::atomic<uint64_t> done_ns;     // with a trace: when the last chunk was done
   BatchEnd end;
   uint32_t excluded[kMaxExcluded];  // rows that are not made, in ascending order
-  std::atomic<uint64_t> claims[kMaxChunks];
+  std::atomic<uint64_t> chunk_words[kMaxChunks];
   // How many producers have died at a row of the chunk, at most 255. Written by the scheduler; a hint for claimants.
   std::atomic<uint8_t> deaths[kMaxChunks];
   ChunkProblem problems[kMaxChunks];
 };
 static_assert(offsetof(SlotHeader, facts) == 16 && offsetof(SlotHeader, end) == 120);
-static_assert(offsetof(SlotHeader, claims) == 160 + 4 * kMaxExcluded);
+static_assert(offsetof(SlotHeader, chunk_words) == 160 + 4 * kMaxExcluded);
 static_assert(sizeof(SlotHeader) == 160 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
 static_assert(std::is_trivially_destructible_v<SlotHeader> && std::is_standard_layout_v<SlotHeader>);
 
@@ -224,7 +224,7 @@ inline ChunksState LookAtChunks(const SlotHeader& slot, uint64_t sequence, uint3
   for (uint32_t step = 0; step < chunks; ++step) {
     const uint32_t chunk = from + step < chunks ? from + step : from + step - chunks;
     // Sequentially consistent with the store that marks a chunk done: of two that finish at once, one sees both.
-    const uint64_t word = slot.claims[chunk].load();
+    const uint64_t word = slot.chunk_words[chunk].load();
     if (!IsDone(word, sequence)) {
       return {};
     }

@@ -52,14 +52,14 @@ struct OpenBatch {
   // Looks at the chunks not yet seen done. Sequentially consistent with the stores that mark them done.
   State Look(const SlotHeader& header) {
     for (; done_chunks < facts.RowChunks(); ++done_chunks) {
-      const uint64_t word = header.claims[done_chunks].load();
+      const uint64_t word = header.chunk_words[done_chunks].load();
       if (!IsDone(word, facts.sequence) || !IsValid(word, facts.sequence)) {
         return Missing(word, done_chunks);
       }
       any_failed = any_failed || IsFailed(word);
     }
     if (facts.split() && !any_failed && !collated) {
-      const uint64_t word = header.claims[facts.LastChunk()].load();
+      const uint64_t word = header.chunk_words[facts.LastChunk()].load();
       if (!IsDone(word, facts.sequence) || !IsValid(word, facts.sequence)) {
         return Missing(word, facts.LastChunk());
       }
@@ -73,20 +73,20 @@ struct OpenBatch {
   bool IsDoneNow(const SlotHeader& header) const {
     bool failed = any_failed;
     for (uint32_t chunk = done_chunks; chunk < facts.RowChunks(); ++chunk) {
-      const uint64_t word = header.claims[chunk].load(std::memory_order_relaxed);
+      const uint64_t word = header.chunk_words[chunk].load(std::memory_order_relaxed);
       if (!IsDone(word, facts.sequence) || !IsValid(word, facts.sequence)) {
         return false;
       }
       failed = failed || IsFailed(word);
     }
-    const uint64_t last = header.claims[facts.LastChunk()].load(std::memory_order_relaxed);
+    const uint64_t last = header.chunk_words[facts.LastChunk()].load(std::memory_order_relaxed);
     return !facts.split() || failed || collated || (IsDone(last, facts.sequence) && IsValid(last, facts.sequence));
   }
 
   // For a batch whose claims are closed: whether no producer is at work on it.
   bool IsLetGo(const SlotHeader& header) const {
     for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
-      if (IsClaimed(header.claims[chunk].load(), facts.sequence)) {
+      if (IsClaimed(header.chunk_words[chunk].load(), facts.sequence)) {
         return false;
       }
     }

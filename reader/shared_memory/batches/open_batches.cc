@@ -197,7 +197,7 @@ void OpenBatches::Publish(const OpenBatch& batch) {
   // No word of the slot's last batch can be taken for one of this batch, so the order of these stores does not matter.
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
     header.deaths[chunk].store(0, std::memory_order_relaxed);
-    header.claims[chunk].store(ClaimWord(facts.sequence, kChunkUnclaimed), std::memory_order_release);
+    header.chunk_words[chunk].store(ChunkWord(facts.sequence, kChunkUnclaimed), std::memory_order_release);
   }
   header.sequence.store(facts.sequence, std::memory_order_release);
 }
@@ -234,8 +234,8 @@ void OpenBatches::CloseClaims(const OpenBatch& batch) {
   SlotHeader& header = arena_.slot(batch.slot);
   // Backwards, because a collation becomes claimable when all chunks before it are done.
   for (uint32_t chunk = batch.facts.chunks; chunk-- > 0;) {
-    uint64_t expected = ClaimWord(batch.facts.sequence, kChunkUnclaimed);
-    header.claims[chunk].compare_exchange_strong(expected, ClaimWord(batch.facts.sequence, kChunkWithdrawn));
+    uint64_t expected = ChunkWord(batch.facts.sequence, kChunkUnclaimed);
+    header.chunk_words[chunk].compare_exchange_strong(expected, ChunkWord(batch.facts.sequence, kChunkWithdrawn));
   }
 }
 
@@ -299,7 +299,7 @@ bool OpenBatches::IsReady(OpenBatch& batch) {
     batch.concluded = true;
   } catch (const DataLoss& error) {
     std::optional<uint32_t> author;
-    const uint64_t word = header.claims[batch.facts.LastChunk()].load(std::memory_order_relaxed);
+    const uint64_t word = header.chunk_words[batch.facts.LastChunk()].load(std::memory_order_relaxed);
     if (batch.made_alone() && Claimant(word) != 0) {
       author = static_cast<uint32_t>(Claimant(word) - 1);
     }
@@ -378,7 +378,7 @@ std::deque<OpenBatch>::iterator OpenBatches::FindUndone(uint64_t sequence, uint3
   // While a batch is being collated, none of its rows counts as done.
   const SlotHeader& header = arena_.slot(batch->slot);
   const bool done = batch->facts.split() ? OpenBatch(*batch).Look(header) == OpenBatch::State::kDone
-                                         : IsDone(header.claims[row / batch->facts.chunk_rows].load(), sequence);
+                                         : IsDone(header.chunk_words[row / batch->facts.chunk_rows].load(), sequence);
   return done ? batches_.end() : batch;
 }
 
@@ -423,7 +423,7 @@ void OpenBatches::FailCorrupt(OpenBatch& batch, std::string_view what, std::opti
   const SlotHeader& header = arena_.slot(batch.slot);
   const uint64_t sequence = batch.facts.sequence;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
-    const uint64_t word = header.claims[chunk].load();
+    const uint64_t word = header.chunk_words[chunk].load();
     if (IsClaimed(word, sequence) && IsValid(word, sequence)) {
       producers_.KillCorrupt(static_cast<uint32_t>(Claimant(word) - 1));
     }

@@ -38,7 +38,7 @@ void SlotPool::Free(uint32_t slot, bool held) {
 bool SlotPool::IsLetGo(const Draining& draining) const {
   const SlotHeader& header = arena_.slot(draining.slot);
   for (uint32_t chunk = 0; chunk < draining.facts.chunks; ++chunk) {
-    const uint64_t word = header.claims[chunk].load();
+    const uint64_t word = header.chunk_words[chunk].load();
     if (IsClaimed(word, draining.facts.sequence) && IsValid(word, draining.facts.sequence)) {
       return false;
     }

@@ -40,7 +40,7 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
   const uint64_t sequence = batch.facts.sequence;
   BatchProblem lowest;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
-    const uint64_t word = header.claims[chunk].load(std::memory_order_acquire);
+    const uint64_t word = header.chunk_words[chunk].load(std::memory_order_acquire);
     if (!IsDone(word, sequence) || !IsFailed(word)) {
       continue;
     }

@@ -31,7 +31,7 @@ void ProducerTable::Watch(uint32_t id, int pidfd, uint32_t threads) {
   watch_.Add(id, threads, pidfd);
   for (uint32_t each = id; each < id + threads; ++each) {
     if (retired_[each]) {
-      lost_.Begin(each, control_.producers[each]);
+      stuck_.Begin(each, control_.producers[each]);
     }
     retired_[each] = false;
     corrupt_[each] = false;
@@ -58,9 +58,9 @@ void ProducerTable::KillCorrupt(uint32_t id) {
   }
 }
 
-void ProducerTable::KillLost(const WorkSeen& seen) {
+void ProducerTable::KillStuck(const WorkSeen& seen) {
   for (const std::vector<uint32_t>& process : watch_.Processes()) {
-    if (lost_.Note(process, control_.producers, seen) && !retired_[process.front()]) {
+    if (stuck_.Note(process, control_.producers, seen) && !retired_[process.front()]) {
       KillCorrupt(process.front());
     }
   }
@@ -71,7 +71,7 @@ bool ProducerTable::Clear(uint32_t id) {
   retired_[id] = false;
   ProducerRecord& record = control_.producers[id];
   // Here, since no successor has started yet: one may claim before it is watched.
-  lost_.Begin(id, record);
+  stuck_.Begin(id, record);
   record.busy.store(0, std::memory_order_relaxed);
   record.retirement.store(Retirement::kServes, std::memory_order_relaxed);
   control_.sleepers[id / 64].fetch_and(~(uint64_t{1} << id % 64));

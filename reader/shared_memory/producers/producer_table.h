@@ -42,8 +42,8 @@ class HEADRACE_API ProducerTable {
   bool HasRetired(uint32_t id) const;
   // Kills the process of a producer for what it has written; does nothing if it is not watched.
   void KillCorrupt(uint32_t id);
-  // Kills the processes that have lost their way (StuckProducers), by what one check has seen.
-  void KillLost(const WorkSeen& seen);
+  // Kills the processes whose producers are stuck (StuckProducers), by what one check has seen.
+  void KillStuck(const WorkSeen& seen);
 
   // The watched producers whose processes have ended since the last call.
   std::vector<uint32_t> TakeEnded() { return watch_.TakeEnded(); }
@@ -61,7 +61,7 @@ class HEADRACE_API ProducerTable {
  private:
   ControlBlock& control_;
   ProducerWatch watch_;
-  StuckProducers lost_;
+  StuckProducers stuck_;
   uint32_t end_ = 1;
   std::vector<bool> retired_;  // by producer
   std::vector<bool> corrupt_;  // by producer: killed for what it wrote

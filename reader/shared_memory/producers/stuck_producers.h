@@ -5,8 +5,8 @@
 // (HaveAllLookAgain), one that has claimed before is either at a claim, which the words of its batch show, or on its
 // way from one claim to the next, which takes milliseconds. One that is seen at no claim in many checks in a row does
 // neither. Two reservations: one that has not claimed since its process began may still be starting, however long that
-// takes; and threads of one process wait for each other (the interpreter's lock), so a process counts as lost only if
-// none of its producers is at a claim. A process that was stopped (SIGSTOP) for that long counts as lost, too; its
+// takes; and threads of one process wait for each other (the interpreter's lock), so a process counts as stuck only if
+// none of its producers is at a claim. A process that was stopped (SIGSTOP) for that long counts as stuck, too; its
 // successor makes the same batches.
 //
 // Thread-safety: none; BatchScheduler guards it with its mutex.
@@ -43,16 +43,16 @@ class StuckProducers {
     checks_[id] = 0;
   }
 
-  // Notes what a check has seen of the producers of one process; returns whether they are lost.
+  // Notes what a check has seen of the producers of one process; returns whether they are stuck.
   bool Note(const std::vector<uint32_t>& process, const ProducerRecord* records, const WorkSeen& seen) {
-    bool lost = !process.empty();
+    bool stuck = !process.empty();
     for (const uint32_t id : process) {
       const bool has_claimed = records[id].claims.load(std::memory_order_relaxed) != claims_before_[id];
       const bool has_work = seen.anybody_may_claim || id < seen.collators_may_claim || seen.may_claim[id];
       checks_[id] = has_claimed && has_work && !seen.at_claim[id] ? checks_[id] + 1 : 0;
-      lost = lost && checks_[id] > kStuckChecks;
+      stuck = stuck && checks_[id] > kStuckChecks;
     }
-    return lost;
+    return stuck;
   }
 
  private:

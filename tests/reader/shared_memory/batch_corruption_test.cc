@@ -361,8 +361,8 @@ TEST_F(CorruptionTest, RecordsOfKeptSamplesAreChecked) {
 }
 
 TEST(ChunkWordTest, FewFlippedBitsDoNotMakeAnotherStateOfOne) {
-  const std::vector<uint64_t> words = {ClaimWord(7, kChunkUnclaimed), ClaimWord(7, kChunkClaimed, 4),
-                                       ClaimWord(7, kChunkDone, 4), ClaimWord(7, kChunkFailed, 4)};
+  const std::vector<uint64_t> words = {ChunkWord(7, kChunkUnclaimed), ChunkWord(7, kChunkClaimed, 4),
+                                       ChunkWord(7, kChunkDone, 4), ChunkWord(7, kChunkFailed, 4)};
   for (const uint64_t word : words) {
     ASSERT_TRUE(IsValid(word, 7));
     for (int one = 0; one < 64; ++one) {
@@ -391,10 +391,10 @@ TEST_F(CorruptionTest, AProducerThatWasLedAstrayLooksAgain) {
 }
 
 TEST_F(CorruptionTest, WordsThatNobodyWritesDoNotHoldTheConsumerUp) {
-  for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}, ClaimWord(1, kChunkClaimed, kMaxProducers),
-                              ClaimWord(1, kChunkClaimed), ClaimWord(1, kChunkWithdrawn), ClaimWord(1, 0x8001)}) {
+  for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}, ChunkWord(1, kChunkClaimed, kMaxProducers),
+                              ChunkWord(1, kChunkClaimed), ChunkWord(1, kChunkWithdrawn), ChunkWord(1, 0x8001)}) {
     Begin(Hasty(8, 4));
-    Oldest().claims[2].store(word);
+    Oldest().chunk_words[2].store(word);
     BatchProducer producer = Producer(0);
     MakeAll(producer);
     ExpectCorrupt();

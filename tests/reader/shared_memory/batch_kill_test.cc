@@ -145,7 +145,7 @@ class MemoryImage {
     part(&arena.control().producers[0], sizeof(ProducerRecord));
     for (uint32_t slot = 0; slot < 2; ++slot) {
       std::byte* data = arena.slot_data(slot);
-      part(data, offsetof(SlotHeader, claims) + 64);
+      part(data, offsetof(SlotHeader, chunk_words) + 64);
       part(&arena.slot(slot).problems, 4 * sizeof(ChunkProblem));
       part(data + kLayoutOffset, 256);
       part(data + kDataOffset, 256);
@@ -431,8 +431,8 @@ TEST(BatchKillTest, DeathBeforeTheFirstNoteIsAtTheFirstRow) {
     MakeRows(producer, *producer.TryClaim());
     // The claim of the next row, and nothing after it.
     SlotHeader& slot = producer.arena().slot(0);
-    uint64_t word = ClaimWord(slot.sequence.load(), kChunkUnclaimed);
-    slot.claims[2].compare_exchange_strong(word, ClaimWord(slot.sequence.load(), kChunkClaimed, 0));
+    uint64_t word = ChunkWord(slot.sequence.load(), kChunkUnclaimed);
+    slot.chunk_words[2].compare_exchange_strong(word, ChunkWord(slot.sequence.load(), kChunkClaimed, 0));
     raise(SIGKILL);
   });
   scheduler->WatchProducer(0, child.pidfd());

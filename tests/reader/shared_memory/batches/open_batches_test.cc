@@ -170,7 +170,7 @@ TEST_F(OpenBatchesTest, ACheckWritesAnewWhatWasOverwritten) {
 TEST_F(OpenBatchesTest, ACheckFailsABatchWithAWordThatNobodyWrites) {
   batches_.StartEpoch({});
   const OpenBatch& batch = batches_.batches().front();
-  arena_->slot(batch.slot).claims[0] = 0x1234567800000000;
+  arena_->slot(batch.slot).chunk_words[0] = 0x1234567800000000;
   repair_.CheckSharedState();
   ASSERT_EQ(batches_.LookAtNext(), Next::kReady);
   EXPECT_EQ(batches_.TakeReady()->problem.kind, ProblemKind::kCorrupt);

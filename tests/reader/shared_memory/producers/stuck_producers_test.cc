@@ -17,13 +17,13 @@ namespace {
 
 class StuckProducersTest : public ::testing::Test {
  protected:
-  // Whether the process is lost after so many checks that all see the same.
+  // Whether the process is stuck after so many checks that all see the same.
   bool IsLostAfter(uint32_t checks, const std::vector<uint32_t>& process, const WorkSeen& seen) {
-    bool lost = false;
+    bool stuck = false;
     for (uint32_t check = 0; check < checks; ++check) {
-      lost = lost_.Note(process, records_.data(), seen);
+      stuck = stuck_.Note(process, records_.data(), seen);
     }
-    return lost;
+    return stuck;
   }
   static WorkSeen WorkForAll() {
     WorkSeen seen;
@@ -32,7 +32,7 @@ class StuckProducersTest : public ::testing::Test {
   }
   void HasClaimed(uint32_t id) { AddTo(records_[id].claims, 1); }
 
-  StuckProducers lost_;
+  StuckProducers stuck_;
   std::vector<ProducerRecord> records_{4};
 };
 
@@ -57,7 +57,7 @@ TEST_F(StuckProducersTest, OneThatStartsMayTakeItsTime) {
   EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
   HasClaimed(0);
   EXPECT_TRUE(IsLostAfter(100, {0}, WorkForAll()));
-  lost_.Begin(0, records_[0]);  // its successor
+  stuck_.Begin(0, records_[0]);  // its successor
   EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
 }
 
@@ -71,7 +71,7 @@ TEST_F(StuckProducersTest, OneThatHasNothingToDoMayRest) {
   WorkSeen for_it;
   for_it.may_claim[2] = true;
   EXPECT_TRUE(IsLostAfter(100, {2}, for_it));
-  lost_.Begin(2, records_[2]);
+  stuck_.Begin(2, records_[2]);
   HasClaimed(2);
   WorkSeen collation;
   collation.collators_may_claim = 3;
@@ -97,10 +97,10 @@ SchedulerOptions Hasty(uint64_t length, uint64_t batch_size) {
 
 // It has claimed rows, and a stray write took the claim away while it made them; it never comes back.
 void LoseAClaim(BatchScheduler* scheduler) {
-  BatchProducer lost(scheduler->arena(), 0, scheduler->completion_fd());
-  const Claim claim = *lost.TryClaim();
-  std::atomic<uint64_t>& word = scheduler->arena()->slot(claim.slot).claims[claim.chunk];
-  word.store(ClaimWord(claim.sequence, kChunkUnclaimed));
+  BatchProducer stuck(scheduler->arena(), 0, scheduler->completion_fd());
+  const Claim claim = *stuck.TryClaim();
+  std::atomic<uint64_t>& word = scheduler->arena()->slot(claim.slot).chunk_words[claim.chunk];
+  word.store(ChunkWord(claim.sequence, kChunkUnclaimed));
   pause();
 }
 
@@ -134,8 +134,8 @@ TEST_F(StuckProducersTest, TheSchedulerReplacesOneWhoseSlotWasWrittenOver) {
   const auto scheduler = BatchScheduler::Create(Hasty(8, 4));
   scheduler->StartEpoch(0);
   const ChildProcess child([&] {
-    BatchProducer lost(scheduler->arena(), 0, scheduler->completion_fd());
-    const Claim claim = *lost.TryClaim();
+    BatchProducer stuck(scheduler->arena(), 0, scheduler->completion_fd());
+    const Claim claim = *stuck.TryClaim();
     std::memset(scheduler->arena()->slot_data(claim.slot), 0x55, sizeof(SlotHeader));
     pause();
   });
