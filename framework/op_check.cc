@@ -137,7 +137,7 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
 
 }  // namespace
 
-void CheckOp(const OpInfo& info, OpDesc* op) {
+void CheckAgainstDeclaration(const OpInfo& info, OpDesc* op) {
   CheckSlots(*op, info.inputs, &op->inputs, "input");
   CheckSlots(*op, info.outputs, &op->outputs, "output");
   CheckOverlaps(info, *op);

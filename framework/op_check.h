@@ -7,6 +7,6 @@
 namespace headrace {
 
 // As OpRegistry::Check, for an operator of the type that `info` declares; what it throws has no context.
-void CheckOp(const OpInfo& info, OpDesc* op);
+void CheckAgainstDeclaration(const OpInfo& info, OpDesc* op);
 
 }  // namespace headrace

@@ -300,7 +300,7 @@ std::vector<std::string> OpRegistry::Types() {
 void OpRegistry::Check(OpDesc& op) {
   try {
     const OpInfo& info = Get(op.type);
-    CheckOp(info, &op);
+    CheckAgainstDeclaration(info, &op);
   } catch (...) {
     op.RethrowWithContext();
   }

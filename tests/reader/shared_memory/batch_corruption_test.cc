@@ -407,7 +407,7 @@ TEST_F(CorruptionTest, ACompletionThatNobodyMadeIsNotBelieved) {
   Begin(Hasty(8, 4));
   BatchProducer producer = Producer(0);
   MakeRows(producer, *producer.TryClaim());
-  for (std::atomic<uint64_t>& word : Oldest().claims) {
+  for (std::atomic<uint64_t>& word : Oldest().chunk_words) {
     word.store(~uint64_t{0});
   }
   ExpectCorrupt();
