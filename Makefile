@@ -91,7 +91,7 @@ install: $(VENV)/.headrace ## build and install the package into .venv
 quickstart: install $(VENV)/.group-examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
-test: style test-cpp test-python docs fuzz ## formatting, style and types, GoogleTest, pytest, documentation, fuzzing; .ci/run adds lint
+test: style test-cpp test-python docs ## formatting, style and types, GoogleTest, pytest, documentation; .ci/run adds the rest
 
 test-cpp: install ## the C++ tests and examples
 	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
