@@ -192,16 +192,18 @@ std::vector<std::pair<std::string, std::string>> AppendGradients(ProgramDesc* pr
   }
   BeginEmitting(&pass, &root);
   for (const GradientTarget& target : passed) {
-    if (!target.weights.empty()) {
-      pass.Give(target.name, target.weights);
-      continue;
+    OpDesc given;
+    if (target.weights.empty()) {
+      given.type = "fill_any_like";
+      given.inputs["X"] = {target.name};
+      given.attrs["value"] = 1.0;
+    } else {
+      given.type = "target_gradient";
+      given.inputs["Target"] = {target.name};
+      given.inputs["Weights"] = {target.weights};
     }
-    OpDesc fill;
-    fill.type = "fill_any_like";
-    fill.inputs["X"] = {target.name};
-    fill.outputs["Out"] = {pass.DeclareGiven(target.name)};
-    fill.attrs["value"] = 1.0;
-    AppendBackwardOp(&root, std::move(fill));
+    given.outputs["Out"] = {pass.DeclareGiven(target.name)};
+    AppendBackwardOp(&root, std::move(given));
   }
   auto result = Emit(&pass, &root, reached);
   program->Swap(&changed);

@@ -42,8 +42,8 @@ struct GradientTarget {
 };
 
 // The same for d(Σ weight · element, over all targets)/d(wanted), with variables of any shape as targets, which need
-// not be computed: without a loss of its own, the targets' gradients are their weights. `wanted` is not empty. Uses the
-// operators "assign" (X → Out) and "fill_any_like" (X, value → Out).
+// not be computed: without a loss of its own, the targets' gradients are copies of their weights. `wanted` is not
+// empty. Uses the operators "target_gradient" (Target, Weights → Out) and "fill_any_like" (X, value → Out).
 //
 // Throws, leaving the program as it was, as AppendBackward does, but nothing because of a loss: NotFound if the program
 // lacks a target or its weights; TypeMismatch if a target is not of a floating-point type.

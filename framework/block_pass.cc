@@ -499,18 +499,6 @@ void BlockPass::EmitTo(BlockDesc* to, const std::string& suffix) {
   suffix_ = suffix;
 }
 
-void BlockPass::Give(const std::string& name, const std::string& gradient) {
-  if (contributions_.at(name) == 1) {
-    given_.emplace(name, gradient);
-    return;
-  }
-  OpDesc assign;
-  assign.type = "assign";
-  assign.inputs["X"] = {gradient};
-  assign.outputs["Out"] = {DeclareGiven(name)};
-  AppendBackwardOp(to_, std::move(assign));
-}
-
 void BlockPass::Emit() {
   for (const Step& step : steps_) {
     EmitStep(step);

@@ -51,9 +51,6 @@ class BlockPass {
   void EmitTo(BlockDesc* to, const std::string& suffix);
   // The variable in `to` for the gradient of the last version of `name` that is given, or for a part of it.
   std::string DeclareGiven(const std::string& name);
-  // Gives the gradient of the last version of `name`, or a part of it, as the variable `gradient`, which may be used
-  // for that as it is.
-  void Give(const std::string& name, const std::string& gradient);
   // Appends the gradient operators.
   void Emit();
   // The variable with the gradient of what `name` was before the first operator. Only if Makes(name).
@@ -108,10 +105,7 @@ class BlockPass {
   void Contribute(const std::string& name, size_t index);
 
   std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
-  std::string Gradient(const std::string& key) const {
-    const auto given = given_.find(key);
-    return given == given_.end() ? Unique(GradVarName(key)) : given->second;
-  }
+  std::string Gradient(const std::string& key) const { return Unique(GradVarName(key)); }
   std::string Partial(const std::string& gradient, size_t i) const {
     return gradient + "@RENAME@" + std::to_string(i) + suffix_;
   }
@@ -137,8 +131,7 @@ class BlockPass {
 
   BlockDesc* to_ = nullptr;
   std::string suffix_;
-  std::map<std::string, size_t> emitted_;     // key → contributions appended so far
-  std::map<std::string, std::string> given_;  // key → the variable of another name that has the gradient
+  std::map<std::string, size_t> emitted_;  // key → contributions appended so far
   Names summed_;
 };
 

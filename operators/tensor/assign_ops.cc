@@ -1,4 +1,5 @@
-// assign: a copy of a tensor, of SelectedRows, or of an array. assign_value: constants that are part of the program.
+// assign: a copy of a tensor, of SelectedRows, or of an array. target_gradient: one that is checked. assign_value:
+// constants that are part of the program.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -25,16 +26,18 @@ void AssignRows(const SelectedRows& x, SelectedRows* out) {
   }
 }
 
+void AssignTensor(const LoDTensor& x, LoDTensor* out) {
+  if (&x != out) {
+    out->CopyFrom(x);
+  }
+}
+
 void AssignKernel(const ExecutionContext& ctx) {
   if (ctx.IsSelectedRows("X")) {
     AssignRows(ctx.InputRows("X"), ctx.OutputRows("Out"));
     return;
   }
-  const LoDTensor& x = ctx.Input("X");
-  LoDTensor* out = ctx.Output("Out");
-  if (&x != out) {
-    out->CopyFrom(x);
-  }
+  AssignTensor(ctx.Input("X"), ctx.Output("Out"));
 }
 
 void MemoryGradientKernel(const ExecutionContext& ctx) {
@@ -47,11 +50,13 @@ void MemoryGradientKernel(const ExecutionContext& ctx) {
   }
 }
 
-// The gradient of an operator that passes X on.
-std::vector<OpDesc> PassGradientOn(const OpDesc& op) {
-  return {
-      OpDesc{"assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(op.Input("X")[0])}}}, {}}};
+// The gradient of an operator that passes `in` on as `out`.
+std::vector<OpDesc> CopyGradient(const std::string& out, const std::string& in) {
+  return {OpDesc{"assign", {{"X", {GradVarName(out)}}}, {{"Out", {GradVarName(in)}}}, {}}};
 }
+
+// The same of X.
+std::vector<OpDesc> PassGradientOn(const OpDesc& op) { return CopyGradient(op.Output("Out")[0], op.Input("X")[0]); }
 
 // The same of arrays. Out has been overwritten as a whole, so nothing before depends on it any more.
 std::vector<OpDesc> PassArrayGradientOn(const OpDesc& op) {
@@ -160,6 +165,20 @@ HEADRACE_REGISTER_OP(assign)
     .Operator<AssignOp>()
     .Gradient(PassGradientOn)
     .ArrayGradient(PassArrayGradientOn);
+
+HEADRACE_REGISTER_OP(target_gradient)
+    .Comment("A copy of the gradient that fluid.gradients is given for a target, whose dims each run checks.")
+    .Input("Target", "any tensor; only its dims are used", kShapeOnly)
+    .Input("Weights", "dims and dtype of Target")
+    .Output("Out", "elements of Weights; LoD of Target")
+    .InPlace("Out", "Weights")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Weights", ctx.InputDim("Target"));
+      EnforceSameType(ctx, "Weights", "Target");
+      ctx.ShareAll("Target", "Out");
+    })
+    .With(KernelForAllTypes, [](const ExecutionContext& ctx) { AssignTensor(ctx.Input("Weights"), ctx.Output("Out")); })
+    .Gradient([](const OpDesc& op) { return CopyGradient(op.Output("Out")[0], op.Input("Weights")[0]); });
 
 HEADRACE_REGISTER_OP(rnn_memory_helper)
     .Comment("A copy. Fluid's recurrent networks have it in their steps.")

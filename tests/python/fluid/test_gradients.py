@@ -271,15 +271,33 @@ def test_targets_on_the_way_to_others_and_twice_the_same(exe: fluid.Executor) ->
     np.testing.assert_allclose(by_x, 2 * X * (Y + 2 * X**2 + 1), rtol=1e-5)
 
 
-def test_a_gradient_that_is_given_is_neither_copied_nor_changed(exe: fluid.Executor) -> None:
+def test_a_gradient_that_is_given_adds_one_operator_and_is_not_changed(exe: fluid.Executor) -> None:
     x, y = fed("x"), fed("y")
     out = layers.relu(layers.exp(x))
     before = len(fluid.default_main_program().global_block().ops)
     found = fluid.gradients(out, [x], y)
     added = fluid.default_main_program().global_block().ops[before:]
-    assert [op.type for op in added] == ["relu_grad", "exp_grad"]
+    assert [op.type for op in added] == ["target_gradient", "relu_grad", "exp_grad"]
     by_x, given = run(exe, *found, y)
     np.testing.assert_allclose(by_x, Y * np.exp(X), rtol=1e-5)
+    np.testing.assert_array_equal(given, Y)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_a_gradient_of_other_dims_than_its_target_is_refused_by_a_run(exe: fluid.Executor, rows: int) -> None:
+    x, y = fed("x"), fed("y")
+    for target in (layers.scale(x, 2.0), layers.relu(x), x):
+        found = fluid.gradients(target, x, y)
+        with pytest.raises(errors.InvalidArgument, match=rf"expected dims \[3, 4\], got \[{rows}, 4\].*'y'"):
+            exe.run(feed={"x": X, "y": np.ones((rows, 4), "float32")}, fetch_list=found)
+
+
+def test_a_gradient_by_the_target_itself_is_a_variable_of_its_own(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    (found,) = fluid.gradients(x, x, y)
+    layers.assign(layers.scale(found, 100.0), found)
+    by_x, given = run(exe, found, y)
+    np.testing.assert_allclose(by_x, 100.0 * Y, rtol=1e-6)
     np.testing.assert_array_equal(given, Y)
 
 

@@ -211,6 +211,10 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         yield op_type, Rows(lambda n, w: {"X": bits(n, w), "Y": bits(n, w, seed=5)}, by=())
     yield "logical_not", Rows(lambda n, w: {"X": bits(n, w)}, by=())
     yield "minus", Rows(x_and_y, by=("X", "Y"))
+    yield (
+        "target_gradient",
+        Rows(lambda n, w: {"Target": numbers(n, w), "Weights": numbers(n, w, seed=4)}, by=("Weights",)),
+    )
     yield "sum", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4), numbers(n, w, seed=5)]})
 
     # one input, element by element

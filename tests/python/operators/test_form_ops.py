@@ -136,6 +136,14 @@ def test_the_gradient_of_a_memory_passes_or_is_zero() -> None:
         test.check_refused(error, "Out@GRAD")
 
 
+def test_the_gradient_of_a_target_has_its_shape_and_lod() -> None:
+    x, weights = RNG.normal(size=(2, 3, 4))
+    inputs = {"Target": (x, [[1, 2]]), "Weights": weights}
+    OpTest("target_gradient", inputs, {}, {"Out": (weights, [[1, 2]])}).check_outputs()
+    for wrong, error in ((weights[:2], ValueError), (weights.astype(np.float32), TypeError)):
+        OpTest("target_gradient", {**inputs, "Weights": wrong}, {}, {"Out": None}).check_refused(error, "Weights")
+
+
 def test_what_a_dtype_is_unless_given() -> None:
     x = np.ones((2, 2))
     OpTest("fill_zeros_like2", {"X": x}, {}, {"Out": np.zeros((2, 2), np.float32)}).check_outputs()
