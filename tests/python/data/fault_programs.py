@@ -638,6 +638,46 @@ def deadly(
     report({"epochs": epochs, "stats": {name: loader.stats()[name] for name in ("worker_deaths", "skipped_samples")}})
 
 
+class DeadlyStream(IterableDataset):
+    """The numbers of a range, or of this worker's share of it; ``deadly`` always ends the worker."""
+
+    def __init__(self, length: int, how: str, deadly: int) -> None:
+        self.length = length
+        self.samples = Deadly(length, how, (deadly,))
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
+        return map(self.samples.__getitem__, range(first, self.length, step))
+
+
+def deadly_element(how: str, sharding: str, workers: int, context: str) -> None:
+    """Number 9 of a stream always ends its worker, in each of two epochs."""
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    be_quiet()
+    loader = DataLoader(
+        DeadlyStream(40, how, 9),
+        batch_size=2,
+        num_workers=workers,
+        multiprocessing_context=context,
+        iterable_sharding=sharding,
+    )
+    epochs = []
+    for _ in range(2):
+        got: list[Any] = []
+        iterator = iter(loader)
+        while True:
+            try:
+                got.append(next(iterator).tolist())
+            except StopIteration:
+                break
+            except errors.WorkerDied as error:
+                got.append(str(error))
+        epochs.append(got)
+    report(epochs)
+
+
 def sum_up(samples: list[int]) -> Any:
     return np.array([sum(samples), *samples])
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_harness import run
 
-from headrace.data import DataLoader, get_worker_info
+from headrace import errors
+from headrace.data import DataLoader, IterableDataset, get_worker_info
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -56,6 +59,68 @@ def test_it_is_left_out(how: str, kind: str) -> None:
     assert result["epochs"] == [expected, expected]
     # Two of each epoch, and one of a third, which the workers may have begun.
     assert result["stats"]["skipped_samples"] in (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "context"),
+    [
+        *(("SIGKILL", workers, "fork") for workers in (1, 2, 3, 4)),
+        ("SIGKILL", 3, "spawn"),
+        ("os._exit", 4, "fork"),
+        ("segfault", 4, "fork"),
+    ],
+)
+def test_of_a_stream_that_workers_share_it_is_reported_and_the_stream_ends(
+    how: str, workers: int, context: str
+) -> None:
+    for epoch in run("deadly_element", how, "engine", workers, context):
+        assert epoch[:4] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert "the batch that begins with element 8 of the stream" in epoch[4]
+        assert len(epoch) == 5
+
+
+@pytest.mark.parametrize(("workers", "context"), [(1, "fork"), (2, "fork"), (4, "fork"), (2, "spawn")])
+def test_of_a_stream_of_one_worker_it_is_reported_and_that_stream_ends(workers: int, context: str) -> None:
+    own = list(range(9 % workers, 9, workers))  # before it, of the worker that makes it
+    first = len(own) // 2 * 2
+    for epoch in run("deadly_element", "SIGKILL", "dataset", workers, context):
+        (error,) = (batch for batch in epoch if isinstance(batch, str))
+        assert f"the batch that begins with element {first} of worker {9 % workers}'s stream" in error
+        values = sorted(value for batch in epoch if batch is not error for value in batch)
+        others = [value for value in range(40) if value % workers != 9 % workers]
+        assert values == sorted(own[:first] + others)
+
+
+class DiesOnceThenAtTheBeginning(IterableDataset[int]):
+    """Its worker exits at number 5, once, and from epoch 1 on whenever a worker begins; ``memory`` is a file."""
+
+    def __init__(self, memory: Path) -> None:
+        self.memory = memory
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.epoch == 1:
+            os._exit(1)
+        return map(self.number, range(12))
+
+    def number(self, number: int) -> int:
+        if number == 5 and not self.memory.exists():
+            self.memory.touch()
+            os._exit(1)
+        return number
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_batch_that_was_made_is_not_suspected_of_later_deaths(tmp_path: Path) -> None:
+    loader = DataLoader(
+        DiesOnceThenAtTheBeginning(tmp_path / "memory"), batch_size=2, num_workers=2, iterable_sharding="engine"
+    )
+    assert len(list(loader)) == 6
+    with pytest.raises(errors.WorkerDied, match="workers keep dying before they produce a sample"):
+        next(iter(loader))
 
 
 class Deadly:

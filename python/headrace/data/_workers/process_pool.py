@@ -48,7 +48,7 @@ from headrace.data._workers.start_checks import (
     require_main_guard,
     worker_name,
 )
-from headrace.data._workers.stream_reader import StreamStart
+from headrace.data._workers.stream_reader import StreamStart, StreamTask
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
@@ -70,13 +70,13 @@ class Source(NamedTuple):
         make_setup: creates its setup.
         starts: where streams start now.
         is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
-        is_stream: whether the workers read an iterable dataset.
+        stream: how the workers read an iterable dataset; None for any other.
     """
 
     make_setup: MakeSetup
     starts: Mapping[int, StreamStart]
     is_as_given: Callable[[], bool]
-    is_stream: bool
+    stream: StreamTask | None
 
 
 # What the claims of one worker are for, in words: the sample with index 5.
@@ -332,7 +332,7 @@ class ProcessPool:
             if not outdated:
                 held = [death for death in together if death.busy]
                 report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
-                reports.append(report + self._note_death(worker_id, worker, held, report, source.is_stream, describe))
+                reports.append(report + self._note_death(worker_id, worker, held, report, source.stream, describe))
             close(process)
             self._workers[worker_id] = self._start_later(worker_id, source)
             self._watch(worker_id)
@@ -344,7 +344,7 @@ class ProcessPool:
         worker: _Worker,
         held: list[_core.ProducerDeath],
         report: str,
-        is_stream: bool,
+        stream: StreamTask | None,
         describe: Describe,
     ) -> str:
         """Decides what happens next, and returns words that continue ``report``."""
@@ -354,10 +354,14 @@ class ProcessPool:
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
         stats = self._scheduler.stats()
         samples = stats["samples"]
-        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
+        # On its way to a batch of a common stream, it passes the elements of others: the one that makes a batch of them
+        # may die of the same, and knows which.
+        passes = stream is not None and not stream.own and bool(held) and not at_work
+        destination = held[0].sequence if passes else None
+        noted = self._sample_deaths.note(cause, list(by_sample), samples, destination)
+        given_up = [by_sample[sample] for sample in noted]
         if not at_work:
-            # It passes the elements of others: the one that makes a batch of them may die of the same, and knows which.
-            excused = is_stream and bool(held) and self._sample_deaths.is_on_trial(cause)
+            excused = passes and self._sample_deaths.is_on_trial(cause, samples)
             again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples, excused)
             failure = self._failure_at_start(report, worker)
             if failure is not None and not (again and samples):
@@ -370,7 +374,7 @@ class ProcessPool:
                 )
             self._require_progress(stats, report, worker)
             when = "while it was idle" if samples else "before it made a sample"
-            when = "while it read the stream" if is_stream and held else when
+            when = "while it read the stream" if stream is not None and held else when
             when = when if failure is None else f"while it started ({failure})"
             return f" {when}; another worker takes its place"
         self._idle_deaths.forget(worker_id)
