@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from headrace import errors
@@ -9,7 +11,7 @@ from headrace.fluid import layers
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
-from headrace.fluid.layer_helper import LayerHelper, initial, initialized_name
+from headrace.fluid.layer_helper import LayerHelper, create_initialized_var
 
 __all__ = ["DetectionMAP"]
 
@@ -61,26 +63,24 @@ class DetectionMAP:
         label = layers.concat(columns, axis=1)
         arguments = (input, label, class_num, background_label, overlap_threshold, evaluate_difficult)
         self._of_batch = layers.detection_map(*arguments, ap_version=ap_version)
+        new_state = functools.partial(
+            create_initialized_var,
+            self._helper.main_program,
+            self._helper.startup_program,
+            self._helper.name,
+            init=Constant(0),
+        )
+        # The startup program only allocates memory for these: their initial contents do not count.
         states = [
-            self._create_state("accum_pos_count", "int32", [class_num, 1]),
-            self._create_state("accum_true_pos", input.dtype, [-1, 2]),
-            self._create_state("accum_false_pos", input.dtype, [-1, 2]),
+            new_state([class_num, 1], "int32", suffix="_accum_pos_count"),
+            new_state([-1, 2], input.dtype, suffix="_accum_true_pos", lod_level=1),
+            new_state([-1, 2], input.dtype, suffix="_accum_false_pos", lod_level=1),
         ]
-        key = self._helper.name
-        self.has_state = self._helper._create_initialized(key, [1], "int32", Constant(0), suffix="_has_state")
+        self.has_state = new_state([1], "int32", suffix="_has_state")
         self._of_all = layers.detection_map(
             *arguments, has_state=self.has_state, input_states=states, out_states=states, ap_version=ap_version
         )
         layers.fill_constant([1], "int32", 1, out=self.has_state)
-
-    def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
-        """A variable for which the startup program allocates memory: its initial contents do not count."""
-        declare = initial([max(extent, 1) for extent in shape], dtype, Constant(0))
-        main, startup = self._helper.main_program, self._helper.startup_program
-        name = initialized_name(self._helper.name, main, startup, declare, suffix=f"_{suffix}")
-        if not startup._has_name(name):
-            declare(name, startup.global_block())
-        return self._helper.create_global_variable(name, shape, dtype, lod_level=1 if shape[0] < 0 else 0)
 
     def get_map_var(self) -> tuple[Variable, Variable]:
         """Variables to fetch: of the batch, and of all batches."""

@@ -17,7 +17,7 @@ from headrace.fluid.core import dtype_name
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
-from headrace.fluid.layer_helper import LayerHelper
+from headrace.fluid.layer_helper import LayerHelper, create_initialized_var
 from headrace.fluid.metrics import ChunkEvaluator as _Chunks
 
 __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
@@ -52,8 +52,8 @@ class Evaluator:
 
     def _create_state(self, suffix: str, dtype: str, shape: Sequence[int]) -> Variable:
         """A sum, which is 0 in the beginning."""
-        key = self.helper.name
-        state = self.helper._create_initialized(key, shape, dtype, Constant(0), suffix=f"_{suffix}")
+        programs, key = (self.helper.main_program, self.helper.startup_program), self.helper.name
+        state = create_initialized_var(*programs, key, shape, dtype, Constant(0), suffix=f"_{suffix}")
         self.states.append(state)
         return state
 

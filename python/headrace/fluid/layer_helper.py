@@ -36,8 +36,8 @@ __all__ = [
     "ints_argument",
 ]
 
-#: Declares a variable of a name in a block, and gives it a value there.
-Declare = Callable[[str, Block], None]
+#: Declares a variable of a name in the block of a startup program, and gives it its first value there.
+Declaration = Callable[[str, Block], None]
 
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
@@ -50,6 +50,9 @@ _RANDOM = (
     initializer.Uniform,
     initializer.Xavier,
 )
+
+#: Attributes that every operator may have, and that do not change its result.
+_OF_THE_PLACE = frozenset({"op_role", "op_role_var", "op_namescope", "op_callstack", "op_device"})
 
 #: Stands for the layer's own argument.
 _LAYERS_OWN: Any = object()
@@ -155,19 +158,6 @@ class LayerHelper:
         """Leaves out the automatic name that Fluid gives to the step scopes of a block, so that later ones agree."""
         unique_name.generate("_generated_var")
 
-    def _create_initialized(
-        self,
-        key: str,
-        shape: Sequence[int],
-        dtype: Any,
-        init: initializer.Initializer,
-        bare: bool = False,
-        suffix: str = "",
-    ) -> Variable:
-        """See ``create_initialized_var``."""
-        programs = self.main_program, self.startup_program
-        return create_initialized_var(*programs, key, shape, dtype, init, bare=bare, suffix=suffix)
-
     @property
     def main_program(self) -> Program:
         return default_main_program()
@@ -215,8 +205,8 @@ class LayerHelper:
         for it: ``_generated_var_0``, and so on.
         """
         if name is None:
-            declare = None if init is None else initial(shape, dtype, init)
-            name = initialized_name("_generated_var", self.main_program, self.startup_program, declare)
+            declaration = None if init is None else declaration_of(shape, dtype, init)
+            name = initialized_name("_generated_var", self.main_program, self.startup_program, declaration)
         variable = self.main_program.global_block().create_var(
             name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
         )
@@ -532,20 +522,24 @@ def create_initialized_var(
     init: initializer.Initializer | None = None,
     bare: bool = False,
     suffix: str = "",
+    lod_level: int = 0,
 ) -> Variable:
-    """A new persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``.
-    ``key``, ``bare``, ``suffix``: of its name, see ``initialized_name``.
+    """A new persistable variable, not trained, in the root block of ``main``; ``init`` gives it a value in ``startup``,
+    where extents that are not known are 1. ``key``, ``bare``, ``suffix``: of its name, see ``initialized_name``.
     """
-    declare = None if init is None else initial(shape, dtype, init)
-    name = initialized_name(key, main, startup, declare, bare=bare, suffix=suffix)
-    variable = main.global_block().create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True)
-    if declare is not None and not startup._has_name(name):
-        declare(name, startup.global_block())
+    known = [1 if extent < 0 else extent for extent in shape]
+    declaration = None if init is None else declaration_of(known, dtype, init)
+    name = initialized_name(key, main, startup, declaration, bare=bare, suffix=suffix)
+    variable = main.global_block().create_var(
+        name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True, lod_level=lod_level
+    )
+    if declaration is not None and not startup._has_name(name):
+        declaration(name, startup.global_block())
     return variable
 
 
-def initial(shape: Sequence[int] | None, dtype: Any, init: initializer.Initializer) -> Declare:
-    """What gives a variable its first value in the block of a startup program."""
+def declaration_of(shape: Sequence[int] | None, dtype: Any, init: initializer.Initializer) -> Declaration:
+    """The declaration of a variable to which ``init`` gives its first value."""
 
     def declare(name: str, block: Block) -> None:
         init(block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=True), block)
@@ -554,27 +548,34 @@ def initial(shape: Sequence[int] | None, dtype: Any, init: initializer.Initializ
 
 
 def initialized_name(
-    key: str, main: Program, startup: Program, declare: Declare | None, bare: bool = False, suffix: str = ""
+    key: str, main: Program, startup: Program, declaration: Declaration | None, bare: bool = False, suffix: str = ""
 ) -> str:
     """The next name of ``key`` that ``main`` does not have. ``startup`` may have it if it gives the variable the first
-    value that ``declare`` gives: programs that are built alike under ``unique_name.guard()`` share what optimizers and
-    metrics keep, as they share parameters. For other arguments see ``free_name``.
+    value that ``declaration`` gives: programs that are built alike under ``unique_name.guard()`` share what optimizers
+    and metrics keep, as they share parameters. For other arguments see ``free_name``.
     """
     name = free_name(key, main, bare=bare, suffix=suffix)
-    while startup._has_name(name) and not _declares(startup.global_block(), name, declare):
+    while startup._has_name(name) and not _has_declaration(startup.global_block(), name, declaration):
         name = free_name(key, main, suffix=suffix)
     return name
 
 
-def _declares(block: Block, name: str, declare: Declare | None) -> bool:
-    """Whether the variable ``name`` of a block is as ``declare`` makes it."""
-    if declare is None or not block.has_var(name):
+def _has_declaration(block: Block, name: str, declaration: Declaration | None) -> bool:
+    """Whether the variable ``name`` of a block is as ``declaration`` makes it."""
+    if declaration is None or not block.has_var(name):
         return False
     other = Program().global_block()
-    declare(name, other)
-    variables, operators = [], []
-    for each in (block, other):
-        variable = each.var(name)
-        variables.append((variable.shape, variable.dtype, variable.persistable))
-        operators.append([(op.type, op.all_attrs()) for op in each.ops if name in op.output_arg_names])
-    return variables[0] == variables[1] and operators[0] == operators[1]
+    declaration(name, other)
+    return _declared(block, name) == _declared(other, name)
+
+
+def _declared(block: Block, name: str) -> tuple[Any, ...]:
+    """What decides the variable ``name`` of a block and its first value."""
+    variable = block.var(name)
+    operators = [(op.type, _deciding_attrs(op)) for op in block.ops if name in op.output_arg_names]
+    return variable.shape, variable.dtype, variable.persistable, operators
+
+
+def _deciding_attrs(op: Operator) -> dict[str, Any]:
+    """The attributes of an operator, without those that say where in a program it is and what for."""
+    return {name: value for name, value in op.all_attrs().items() if name not in _OF_THE_PLACE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Union
 
@@ -252,12 +253,16 @@ def test_a_loaded_program_is_built_further_with_names_of_its_own(case: str) -> N
     assert [len(generated(main)), len(generated(startup))] == [2 * len(names) for names in before]
 
 
-def test_programs_that_are_built_alike_share_what_has_the_same_first_value(exe: fluid.Executor) -> None:
+@pytest.mark.parametrize("scopes", [("", "", ""), ("net", "net", "net"), ("train", "train", "test")])
+def test_programs_that_are_built_alike_share_what_has_the_same_first_value(
+    exe: fluid.Executor, scopes: tuple[str, ...]
+) -> None:
     startup = fluid.Program()
     rates, velocities, counts = [], [], []
-    for rate in (0.5, 0.25, 0.5):
+    for rate, scope in zip((0.5, 0.25, 0.5), scopes):
         main = fluid.Program()
-        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        in_scope = fluid.name_scope(scope) if scope else contextlib.nullcontext()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard(), in_scope:
             share = layers.fc(rows(), 2, act="softmax")
             counts.append(layers.auc(share, numbers("label", 3, 1))[2][2].name)
             optimizer = fluid.optimizer.Momentum(rate, 0.9)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable, create_initialized_var
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.sequence import sequence_erase
 
@@ -225,8 +225,8 @@ def precision_recall(
     if weights is not None:
         inputs["Weights"] = check_variable(weights, "weights", "precision_recall")
     zero = initializer.Constant(0.0)
-    key = f"{helper.name}.counts"
-    counts = helper._create_initialized(key, [num_classes, 4], input.dtype, zero, bare=True)
+    programs, key = (helper.main_program, helper.startup_program), f"{helper.name}.counts"
+    counts = create_initialized_var(*programs, key, [num_classes, 4], input.dtype, zero, bare=True)
     of_batch, of_all = (helper.create_variable("float64", stop_gradient=True) for _ in range(2))
     helper.append_op(
         {**inputs, "StatesInfo": counts},

@@ -17,6 +17,7 @@ from headrace.fluid.layer_helper import (
     LayerHelper,
     check_shape,
     check_variable,
+    create_initialized_var,
     declare_known,
     ints_argument,
 )
@@ -132,7 +133,8 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
         seed = helper.main_program._next_seed() or int(np.random.randint(-65536, 65536))
     if isinstance(seed, int):
         init = initializer.Constant(seed)
-        seed = helper._create_initialized(f"{helper.name}.seed", [1], "int64", init, bare=True)
+        programs = helper.main_program, helper.startup_program
+        seed = create_initialized_var(*programs, f"{helper.name}.seed", [1], "int64", init, bare=True)
     elif not isinstance(seed, Variable):
         raise errors.TypeMismatch(
             f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"
