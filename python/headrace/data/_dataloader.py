@@ -24,7 +24,7 @@ from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.feed import Feed
 from headrace.data._iteration.idle import IdleEngine
 from headrace.data._iteration.iterator import BatchIterator
-from headrace.data._iteration.progress import Progress
+from headrace.data._iteration.progress import OnlyReading, Progress
 from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
 from headrace.data._order.choose_order import batches_per_epoch, upcoming
@@ -255,9 +255,7 @@ class DataLoader(Generic[Batch]):
         self._own_sampler: SeekableSampler | None = None
         self._idle = IdleEngine()
         self._latest: Progress | None = None
-        # Over a dataset that can be read once; and whether the loader of which this one is a copy has read of it.
-        self._only: Progress | None = None
-        self._was_read = False
+        self._only_reading = OnlyReading()
         # How far the latest iteration was when another epoch was chosen; None: none was.
         self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
@@ -337,9 +335,9 @@ class DataLoader(Generic[Batch]):
         """The state of a copy, in this process or another: it continues from this loader's position, independently of
         it.
         """
-        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_only", "_running", "_chosen_at"))
+        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
         position, resuming = self._position()
-        return {**self.__dict__, **fresh, "_was_read": self._is_read(), "_next": position, "_resuming": resuming}
+        return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -547,7 +545,7 @@ class DataLoader(Generic[Batch]):
             self._seed = other._seed
         self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
         self._initial = other._initial
-        self._only, self._was_read = other._only, other._was_read
+        self._only_reading = other._only_reading
         self._chosen_at = other._chosen_at
         other._idle.close()
 
@@ -583,10 +581,6 @@ class DataLoader(Generic[Batch]):
                 running.end(reason)
         self._running.clear()
 
-    def _is_read(self) -> bool:
-        """Whether it is known that a dataset that can be read once has been."""
-        return self._was_read or (self._only is not None and (self._only.feeding or not self._only.untouched))
-
     def _start_epoch(self, feeds: bool = False) -> tuple[Engine, Progress]:
         """
         Args:
@@ -594,7 +588,7 @@ class DataLoader(Generic[Batch]):
         """
         rest_if_interpreter_exits()
         config = self._config
-        if self._is_read():
+        if self._only_reading.has_begun:
             raise read_twice()
         if not config.iterable:
             shuffles_unseeded = config.shuffle and not config.seed_is_given
@@ -644,7 +638,8 @@ class DataLoader(Generic[Batch]):
             engine.close()
             raise
         self._latest = Progress(engine, position, resumed, begins)
-        self._only = self._latest if config.read_once else None
+        if config.read_once:
+            self._only_reading.note(self._latest)
         return engine, self._latest
 
     def _give_back(self, progress: Progress) -> Callable[[Engine], None]:

@@ -261,6 +261,30 @@ def test_a_copy_of_a_loader_does_not_read_an_iterator_again(num_workers: int, ta
             iter(copied)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("copied_first", [True, False])
+def test_copies_that_were_made_before_an_iterator_is_read_do_not_read_it_again(
+    num_workers: int, copied_first: bool
+) -> None:
+    loaders = [DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)]
+    loaders += [copy.copy(loaders[0]), copy.copy(copy.copy(loaders[0]))]
+    first = loaders.pop(1 if copied_first else 0)
+    unread = [iter(loader) for loader in loaders]
+    assert lists(first) == [[0, 1], [2, 3], [4, 5], [6]]
+    del unread, first
+    for loader in loaders:
+        with pytest.raises(errors.FailedPrecondition, match=ONCE):
+            iter(loader)
+
+
+def test_a_deep_copy_reads_an_iterator_of_its_own() -> None:
+    loader = DataLoader(iter(range(7)), batch_size=2)
+    copied = copy.deepcopy(loader)
+    assert lists(loader) == lists(copied) == [[0, 1], [2, 3], [4, 5], [6]]
+    with pytest.raises(errors.FailedPrecondition, match=ONCE):
+        iter(copied)
+
+
 def test_after_an_interrupt_an_iterator_does_not_lose_elements() -> None:
     def elements() -> Iterator[int]:
         yield from range(3)

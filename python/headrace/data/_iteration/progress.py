@@ -244,3 +244,29 @@ class Progress:
     def _left_out(self) -> bool:
         """Whether samples were left out that kill workers, and so perhaps whole batches."""
         return self.engine is not None and self.engine.workers.deaths()["skipped_samples"] > 0
+
+
+class OnlyReading:
+    """Whether a dataset that can be read once has been. Copies of a loader share it, as they share the dataset; one
+    that is sent to another process, or copied deeply with its dataset, goes its own way from there.
+    """
+
+    def __init__(self) -> None:
+        self._is_known = False
+        # Iterations that may read it yet.
+        self._begun: list[Progress] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_is_known": self.has_begun, "_begun": []}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a batch has been requested of it."""
+        if any(each.feeding or not each.untouched for each in self._begun):
+            self._is_known, self._begun = True, []
+        return self._is_known
+
+    def note(self, progress: Progress) -> None:
+        """An iteration begins that may read it."""
+        self._begun = [each for each in self._begun if each.engine is not None and each.engine.workers.alive]
+        self._begun.append(progress)
