@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from headrace import errors
+from headrace._warnings import warn
 
 __all__ = [
     "ComposeNotAligned",
@@ -44,7 +45,9 @@ _MOST_AHEAD = 512
 # Seconds between two checks whether the reader is still used.
 _LOOK_EVERY = 0.05
 # Seconds in which threads that only look stop.
-_LEAVE_WITHIN = 4 * _LOOK_EVERY
+_STOP_WITHIN = 4 * _LOOK_EVERY
+# Seconds that a pass waits for a mapper or a reader of the one before.
+_PATIENCE = 5.0
 
 
 class ComposeNotAligned(ValueError):
@@ -193,11 +196,11 @@ class _Readahead(Generic[Item]):
 
     def __init__(self, size: int) -> None:
         self._items: queue.Queue[Item | _Ended] = queue.Queue(size)
-        self.left = threading.Event()  # set once the reader is no longer used
+        self.abandoned = threading.Event()  # set once the reader is no longer used
 
     def put(self, item: Item | _Ended) -> bool:
         """Whether it may still be read."""
-        while not self.left.is_set():
+        while not self.abandoned.is_set():
             with contextlib.suppress(queue.Full):
                 self._items.put(item, timeout=_LOOK_EVERY)
                 return True
@@ -227,7 +230,7 @@ class _Readahead(Generic[Item]):
             try:
                 item = self._items.get(timeout=_LOOK_EVERY)
             except queue.Empty:
-                if self.left.is_set():
+                if self.abandoned.is_set():
                     return
                 continue
             if isinstance(item, _Ended):
@@ -239,48 +242,70 @@ class _Readahead(Generic[Item]):
             raise error
 
 
-@contextlib.contextmanager
-def _threads(
-    readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]], left: set[threading.Thread]
-) -> Iterator[None]:
-    """Runs them within this context; at the end, tells them to stop. One that is in a mapper or a reader of the user is
-    not waited for, since it may never return: it stops at its next item. Before the next pass begins it must have
-    stopped, because the mapper or reader may share state between passes.
+class _Passes:
+    """The threads of all passes of a reader, of which each pass has its own.
 
     Args:
-        left: the threads of earlier passes that may not have stopped yet.
+        owner, *functions: names the reader, and the functions of the user that its threads call.
     """
-    for thread in tuple(left):
-        thread.join()
-        left.discard(thread)
-    threads: list[threading.Thread] = []
-    try:
-        for target in targets:
-            thread = threading.Thread(target=target, name="headrace reader", daemon=True)
-            thread.start()
-            threads.append(thread)
-        yield
-    finally:
-        for each in readahead:
-            each.left.set()
-        left.update(threads)
-        deadline = time.monotonic() + _LEAVE_WITHIN
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def __init__(self, owner: str, *functions: Callable[..., Any]) -> None:
+        self._owner, self._functions = owner, functions
+        # Threads of earlier passes that may not have stopped yet.
+        self._earlier: set[threading.Thread] = set()
+
+    def await_earlier(self) -> None:
+        """Waits for the threads of earlier passes: the functions of the user may share state between passes."""
+        threads = tuple(self._earlier)
+        _join(threads, _PATIENCE)
+        self._earlier.difference_update(threads)
+        if any(thread.is_alive() for thread in threads):
+            names = " or ".join(getattr(each, "__qualname__", None) or repr(each) for each in self._functions)
+            warn(
+                f"{self._owner}: {names} has not returned for {_PATIENCE:.0f} s to a pass that was left early. The "
+                "next one begins all the same, and runs it in another thread meanwhile"
+            )
+
+    @contextlib.contextmanager
+    def threads(self, readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
+        """Runs ``targets`` in threads within this context; at the end, tells them to stop. One that is in a function of
+        the user is not waited for, since it may never return: it stops at its next item.
+        """
+        threads: list[threading.Thread] = []
+        try:
+            for target in targets:
+                thread = threading.Thread(target=target, name="headrace reader", daemon=True)
+                thread.start()
+                threads.append(thread)
+            yield
+        finally:
+            for each in readahead:
+                each.abandoned.set()
+            self._earlier.update(threads)
+            _join(threads, _STOP_WITHIN)
+
+
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+    """Waits for threads, but no longer than that for all of them."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples.
 
-    After a pass that was left early, the next one waits until ``reader`` has returned the sample that it was making.
+    After a pass that was left early, the next one waits until ``reader`` has returned the sample that it was making;
+    after five seconds it begins with a warning.
     """
     _check_readers(reader)
     _positive("size", size)
-    left: set[threading.Thread] = set()
+    passes = _Passes("buffered", reader)
 
     def ahead() -> Iterator[Any]:
+        passes.await_earlier()
         readahead: _Readahead[Any] = _Readahead(size)
-        with _threads([readahead], [lambda: readahead.make(reader)], left):
+        with passes.threads([readahead], [lambda: readahead.make(reader)]):
             yield from readahead.read(1)
 
     return ahead
@@ -293,7 +318,7 @@ def xmap_readers(
 
     An exception of ``reader`` or ``mapper`` is raised in place of a sample, after all that were taken before that one,
     and ends the reader. After a pass that was left early, the next one waits until ``reader`` and ``mapper`` have
-    returned the samples that they were making.
+    returned the samples that they were making; after five seconds it begins with a warning.
 
     Args:
         buffer_size: number of samples that may be ahead on either side of the threads.
@@ -302,9 +327,10 @@ def xmap_readers(
     _check_readers(reader)
     _positive("process_num", process_num)
     _positive("buffer_size", buffer_size)
-    left: set[threading.Thread] = set()
+    passes = _Passes("xmap_readers", reader, mapper)
 
     def mapped() -> Iterator[Any]:
+        passes.await_earlier()
         samples: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
         results: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
         source = samples.read(1)
@@ -314,7 +340,7 @@ def xmap_readers(
 
         def has_room() -> bool:
             while not room.acquire(timeout=_LOOK_EVERY):
-                if failed.is_set() or results.left.is_set():
+                if failed.is_set() or results.abandoned.is_set():
                     return False
             return True
 
@@ -337,7 +363,7 @@ def xmap_readers(
         def work() -> None:
             results.make(take)
 
-        with _threads([samples, results], [feed, *[work] * process_num], left):
+        with passes.threads([samples, results], [feed, *[work] * process_num]):
             if not order:
                 yield from (result for _, result in results.read(process_num))
                 return

@@ -20,6 +20,7 @@ import pytest
 
 from headrace import errors, reader
 from headrace.fluid import io
+from headrace.reader import decorator
 
 
 def numbers(count: int) -> Any:
@@ -276,6 +277,38 @@ def test_a_pass_begins_when_the_threads_of_the_one_before_have_stopped(kind: str
         break
     assert list(sources[kind]()) == [0, 1, 2]
     assert most == [1]
+
+
+@pytest.mark.parametrize("kind", ["mapper", "reader", "buffered"])
+def test_a_pass_begins_with_a_warning_beside_a_thread_that_does_not_return(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decorator, "_PATIENCE", 0.2)
+    answer, passes = threading.Event(), itertools.count()
+
+    def ask(x: int) -> int:
+        if x == 1 and next(passes) == 0:
+            answer.wait(60)
+        return x
+
+    def ask_for_each() -> Iterator[int]:
+        return map(ask, range(3))
+
+    sources: dict[str, Any] = {
+        "mapper": reader.xmap_readers(ask, numbers(3), 1, 2),
+        "reader": reader.xmap_readers(lambda x: x, ask_for_each, 1, 2),
+        "buffered": reader.buffered(ask_for_each, 2),
+    }
+    for _ in sources[kind]():
+        break
+    try:
+        with pytest.warns(RuntimeWarning, match=r"\bask(_for_each)?\b.* has not returned for") as warned:
+            assert list(sources[kind]()) == [0, 1, 2]
+        assert not answer.is_set(), "it waited for the thread"
+        assert warned[0].filename == __file__
+        assert list(sources[kind]()) == [0, 1, 2]  # and does not wait again
+    finally:
+        answer.set()
 
 
 def test_two_passes_at_once_do_not_wait_for_each_other() -> None:
