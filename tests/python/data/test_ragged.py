@@ -152,6 +152,15 @@ def test_numbers_that_are_not_ragged_do_not_become_something_else(rule: str, oth
         default_collate([(np.ones(1), 1), (np.ones(2), other)], ragged=rule)
 
 
+@pytest.mark.parametrize("rule", ["pad", "list", "lod"])
+@pytest.mark.parametrize("scalar", [1, 1.5, np.float64(1), np.array(1.0)], ids=repr)
+def test_an_array_and_a_number_are_not_ragged_whichever_comes_first(rule: str, scalar: Any) -> None:
+    for samples in ([np.ones(2), np.ones(1), scalar], [scalar, scalar, np.ones(2)]):
+        for num_workers in (0, 1):
+            with pytest.raises(ValueError, match="sample 2 cannot be batched with sample 0: got"):
+                list(DataLoader(Samples(samples), batch_size=3, num_workers=num_workers, ragged=rule))
+
+
 def test_rules_by_key() -> None:
     samples = [{"a": array, "b": (array, array), "c": Point(array, 1)} for array in words(1, 2)]
     got = load(samples, {"a": "pad", "b": {0: "list", 1: "lod"}, "c": {0: ("pad", 7)}})

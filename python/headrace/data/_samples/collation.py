@@ -230,7 +230,7 @@ class _Collation:
     def _joined(self, arrays: list[Array], form: Form, samples: Sequence[Any], where: str, rule: Any) -> Any:
         """Stacks arrays of one type, or packs, pads or lists ragged ones."""
         if rule is not None and arrays[0].ndim > 0:
-            return self._ragged(arrays, form, where, rule)
+            return self._ragged(arrays, form, samples, where, rule)
         self._check_shapes(arrays, samples, where)
         if arrays[0].ndim == 0 and form is None:
             return np.stack(arrays)
@@ -285,8 +285,12 @@ class _Collation:
         planned = Planned(shape, _common_dtype(arrays), fill, form, form if form in EXTENSION_TYPES else "")
         return planned if self._planned else planned.make()
 
-    def _ragged(self, arrays: list[Array], form: Form, where: str, rule: Any) -> Any:
+    def _ragged(self, arrays: list[Array], form: Form, samples: Sequence[Any], where: str, rule: Any) -> Any:
         first = arrays[0]
+        for i, array in enumerate(arrays):
+            if array.ndim == 0:
+                got = _describe_short(samples[i])
+                raise ValueError(self._differs(i, where, got, "an array of at least one axis"))
         if rule == "list":
             # The loader copies these to the batch; any other caller gets memory of its own.
             own = form is not None or not self._planned
