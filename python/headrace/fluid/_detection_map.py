@@ -30,6 +30,9 @@ class DetectionMAP:
             for batch in batches:
                 of_batch_value, of_all_value = exe.run(test_program, batch, [of_batch, of_all])
 
+    As in Fluid, programs that are built alike under ``unique_name.guard()``, with one startup program, share what is
+    added up: :meth:`reset` it before another program runs.
+
     Args:
         input: the detections, in the form of :func:`layers.detection_map`.
         gt_label: classes of the objects, [objects, 1] with LoD, a sequence for each image.

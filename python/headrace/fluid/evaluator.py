@@ -26,6 +26,9 @@ __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
 class Evaluator:
     """Base class of evaluators: their variables accumulate the results of each run of the main program.
 
+    As in Fluid, programs that are built alike under ``unique_name.guard()``, with one startup program, share these
+    variables: :meth:`reset` them before another program runs.
+
     Attributes:
         states: these variables, which the startup program sets to 0.
         metrics: variables that can be fetched for each batch.

@@ -46,6 +46,9 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the ROC curve of all batches since the startup program, and of the last ones.
 
+    As in Fluid, programs that are built alike under ``unique_name.guard()``, with one startup program, share the
+    histograms: the batches of a test program count, too.
+
     Args:
         input: [N, 1] or [N, 2]; the last column is the probability of the positive class.
         label: int64 [N, 1], 0 or 1.
@@ -204,6 +207,9 @@ def precision_recall(
     input: Variable, label: Variable, num_classes: int, weights: Variable | None = None
 ) -> tuple[Variable, Variable, Variable]:
     """Precision, recall and F1 of a classifier, of the batch and of all batches since the startup program.
+
+    As in Fluid, programs that are built alike under ``unique_name.guard()``, with one startup program, share the
+    counts: the batches of a test program count, too.
 
     Args:
         input: [N, num_classes]: the greatest of a row is the predicted class.
