@@ -36,7 +36,7 @@ T Maximum(int64_t n, const T* x) {
   return *std::max_element(lanes, lanes + kLanes);
 }
 
-// `difference`, but at least `lowest`, unless it is −∞ or NaN.
+// `difference`, raised to `lowest`, unless it is −∞ or NaN.
 template <typename T>
 static T AtLeast(T lowest, T difference) {
   const T raised = difference < lowest ? lowest : difference;

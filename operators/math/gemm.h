@@ -5,9 +5,8 @@
 // neither the place of the matrices, nor the sizes of their other dimensions, of caches and of vector registers, nor
 // the number of threads. (Processors without fused multiply-add round twice.) T is float or double.
 //
-// On one thread it takes as long as Eigen's product: 0.94 to 1.01 of its speed from 64³ to 1024³ (kernel_benchmark, an
-// AMD EPYC with AVX2). It is our own for its bits, which Eigen's product changes with the number of threads, and for
-// products without a matrix in memory (gemm_panels.h).
+// On one thread it takes as long as Eigen's product (kernel_benchmark). It is our own for its bits, which Eigen's
+// product changes with the number of threads, and for products without a matrix in memory (gemm_panels.h).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Sums with the same bits on any number of threads: their order is fixed by the number of elements alone, and not by
 // where they lie in memory, as that of a vectorised loop with alignment peeling would be. Eigen's sums, which promise
-// neither that nor sums of blocks in double, take 0.75 of the time (kernel_benchmark).
+// neither that nor sums of blocks in double, take less time (kernel_benchmark).
 #pragma once
 
 #include <algorithm>

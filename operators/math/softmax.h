@@ -1,5 +1,5 @@
 // Softmax over the rows of a matrix, for the operators that contain it. T is float or double. As an expression of
-// Eigen's it takes 1.4 × as long (kernel_benchmark).
+// Eigen's it takes longer (kernel_benchmark).
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace headrace::ops {
 template <typename T>
 T Maximum(int64_t n, const T* x);
 
-// Σ exp(x[c] − max), in which no difference counts as less than `lowest` but −∞. `exp`: where the summands go, unless
-// it is nullptr; it may be `x`.
+// Σ exp(x[c] − max). Differences are raised to `lowest`, except −∞. `exp`: where the summands go, unless it is nullptr;
+// it may be `x`.
 template <typename T>
 T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest = -std::numeric_limits<T>::infinity());
 
-// `out` may be `x`. A row with a NaN, or with nothing but −∞, becomes NaN. What is finite, but less than the row's
-// maximum by more than −`lowest`, counts as less by that.
+// `out` may be `x`. A row with a NaN, or with nothing but −∞, becomes NaN. Differences from the row's maximum are
+// raised to `lowest`, except −∞.
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest = -std::numeric_limits<T>::infinity());
 

@@ -1,6 +1,6 @@
 // Transposition of matrices in memory, square by square: what is read of a cache line is read while it is there.
-// Elements are copied as bytes, so that T may be any type of their size. Eigen's transpose of 1024 × 1000 floats takes
-// 1.4 × as long (kernel_benchmark).
+// Elements are copied as bytes, so that T may be any type of their size. Eigen's transpose takes longer
+// (kernel_benchmark).
 #pragma once
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace headrace::ops {
 namespace {
@@ -26,10 +27,23 @@ const Function kFunctions[] = {
     {"Erf", branchless::Erf, [](double x) { return std::erf(x); }},
 };
 
+// From the least to the greatest of which the exponential is a normal number, and close to 0.
+std::vector<float> Arguments() {
+  std::vector<float> arguments = {branchless::kLogLargest};
+  for (int i = 0; i < 475'700; ++i) {
+    arguments.push_back(static_cast<float>(-87.3 + 0.00037 * i));
+  }
+  for (float small = 1e-4F; small > 2 * std::numeric_limits<float>::min(); small *= 0.97F) {
+    arguments.push_back(small);
+    arguments.push_back(-small);
+  }
+  return arguments;
+}
+
 TEST(Branchless, ErrorsAreAFewUnitsInTheLastPlace) {
+  const std::vector<float> arguments = Arguments();
   for (const Function& function : kFunctions) {
-    for (int i = 0; i < 470'000; ++i) {
-      const auto argument = static_cast<float>(-87.3 + 0.00037 * i);
+    for (const float argument : arguments) {
       const double exact = function.exact(argument);
       ASSERT_NEAR(function.ours(argument), exact, 3e-7 * std::abs(exact)) << function.name << " of " << argument;
     }
