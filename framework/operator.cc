@@ -179,8 +179,8 @@ const LoDTensor* ExecutionContext::InputOrNull(HashedName slot, size_t i) const 
   if (!variable->initialized() || (variable->IsType<LoDTensor>() && !variable->Get<LoDTensor>().initialized())) {
     FailedPrecondition error(
         StrCat("'", variable->name(), "', in input slot '", slot, "' of '", op_.type,
-               "', has no value: it was not fed, no operator of this run has written it, and no startup program "
-               "has made it"));
+               "', has no value: it is not fed, and neither an operator before this one nor a startup program has "
+               "written it"));
     error.SetVariable(variable->name());
     throw error;
   }

@@ -165,10 +165,11 @@ std::string PreparedProgram::Impl::MissingValue(const Needed& need) const {
            "has no value in this scope: run the startup program, and again after layers or an optimizer have been "
            "added";
   }
-  return which + "has no value: it is not fed, and no operator before this one writes it";
+  return which + "has no value: it is not fed, and no operator before this one has written it";
 }
 
-// So that nothing is changed by a program that cannot be run to its end.
+// Before any operator runs, so that a program that lacks a value changes nothing. What is left to a block to read or to
+// write, operators find missing when they run.
 void PreparedProgram::Impl::CheckNeeded() const {
   for (const Needed& need : needed) {
     const Variable& variable = *need.variable;
