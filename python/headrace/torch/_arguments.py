@@ -64,7 +64,7 @@ class Option(Generic[Value]):
     def __get__(self, loader: object, owner: type) -> Value: ...
 
     def __get__(self, loader: Any, owner: type) -> Any:
-        return self if loader is None else getattr(factory_of(loader).options, self._name)
+        return self if loader is None else getattr(backing_of(loader).options, self._name)
 
 
 class _Loader(HeadraceLoader):
@@ -121,9 +121,9 @@ class _AllReplicas:
         return int(self.replicated.total_size)
 
 
-class LoaderFactory:
-    """Makes the Headrace loader behind one of the drop-in's loaders, which it is given with each call. It keeps it as
-    long as the arguments stay the same.
+class LoaderBacking:
+    """What is behind one of the drop-in's loaders, which it is given with each call: Headrace's options and its loader,
+    which is made when it is first needed, and again when the arguments have changed.
 
     All that a loader has beyond PyTorch's attributes is here, under one name of the loader's: its subclasses, which
     choose their own names, cannot hit it.
@@ -299,12 +299,12 @@ def _group(batch_size: Any, drop_last: Any, shard: tuple[int, int]) -> int:
     return (batch_size or 1) * shard[1] if drop_last and shard[1] > 1 else 1
 
 
-def factory_of(loader: Any) -> LoaderFactory:
-    """The factory of a loader; its subclass need not call ``__init__``."""
-    factory: LoaderFactory | None = vars(loader).get("_headrace")
-    if factory is None:
-        factory = vars(loader)["_headrace"] = LoaderFactory(Options())
-    return factory
+def backing_of(loader: Any) -> LoaderBacking:
+    """What is behind a loader; its subclass need not call ``__init__``."""
+    backing: LoaderBacking | None = vars(loader).get("_headrace")
+    if backing is None:
+        backing = vars(loader)["_headrace"] = LoaderBacking(Options())
+    return backing
 
 
 def is_datapipe(dataset: Any) -> bool:

@@ -10,7 +10,7 @@ from torch.utils import data as torch_data
 
 from headrace.data._argument_checks import rank_and_world
 from headrace.data._config import MAX_WORKERS
-from headrace.torch._arguments import LoaderFactory, Option, Options, factory_of, is_datapipe
+from headrace.torch._arguments import LoaderBacking, Option, Options, backing_of, is_datapipe
 from headrace.torch._samplers import LoaderSampler, show_epoch_at
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             threads_per_worker=threads_per_worker,
             trace=trace,
         )
-        self._headrace = LoaderFactory(options)
+        self._headrace = LoaderBacking(options)
         order = self._headrace.sampler(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if order is not None:
             shuffle, sampler = None, order
@@ -137,7 +137,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         # Too many workers, and datasets that cannot be read, are errors when an epoch starts, as with PyTorch.
         can_be_read = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
         if can_be_read and not is_datapipe(dataset) and self.num_workers <= MAX_WORKERS:
-            loader = factory_of(self).loader(self)  # whose errors belong here
+            loader = backing_of(self).loader(self)  # whose errors belong here
             if order is not None and loader.seed is not None:  # which a generator has given, if there was none
                 order.seed = loader.seed
 
@@ -154,9 +154,9 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
 
     def __len__(self) -> int:
         """Batches per epoch, as PyTorch counts them; with ``shard``, those of this loader."""
-        factory = factory_of(self)
-        shared = factory.options.shard != (0, 1) and not isinstance(self.dataset, torch_data.IterableDataset)
-        return len(factory.loader(self)) if shared else super().__len__()
+        backing = backing_of(self)
+        shared = backing.options.shard != (0, 1) and not isinstance(self.dataset, torch_data.IterableDataset)
+        return len(backing.loader(self)) if shared else super().__len__()
 
     def __repr__(self) -> str:
         shown = {"batch_size": 1, "num_workers": 0, "drop_last": False, "shard": (0, 1)}
@@ -180,15 +180,15 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         if is_datapipe(self.dataset):
             return super()._get_iterator()
         self.check_worker_number_rationality()
-        return factory_of(self).iterator(self)
+        return backing_of(self).iterator(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the latest iteration has reached; see :meth:`headrace.DataLoader.state_dict`."""
-        return factory_of(self).stateful(self).state_dict()
+        return backing_of(self).stateful(self).state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration continue from ``state``; see :meth:`headrace.DataLoader.load_state_dict`."""
-        factory_of(self).load_state_dict(self, state)
+        backing_of(self).load_state_dict(self, state)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. Also calls the
@@ -200,27 +200,27 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         for counting in parts:
             if hasattr(counting, "set_epoch"):
                 counting.set_epoch(epoch)
-        factory_of(self).stateful(self).set_epoch(epoch)
+        backing_of(self).stateful(self).set_epoch(epoch)
 
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset as it is now; see :meth:`headrace.DataLoader.refresh`."""
-        factory_of(self).stateful(self).refresh()
+        backing_of(self).stateful(self).refresh()
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the latest iteration; see :meth:`headrace.DataLoader.stats`."""
-        return factory_of(self).stateful(self).stats()
+        return backing_of(self).stateful(self).stats()
 
     def write_trace(self, path: Any) -> None:
         """Writes a timeline of the latest iteration; see :meth:`headrace.DataLoader.write_trace`."""
-        factory_of(self).stateful(self).write_trace(path)
+        backing_of(self).stateful(self).write_trace(path)
 
     def shutdown(self) -> None:
         """Ends the workers; the next iteration starts workers again."""
-        factory_of(self).shutdown()
+        backing_of(self).shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        state = {**self.__dict__, "_iterator": None, "_headrace": copy.copy(factory_of(self))}
+        state = {**self.__dict__, "_iterator": None, "_headrace": copy.copy(backing_of(self))}
         order, batches = state.get("sampler"), state.get("batch_sampler")
         if isinstance(order, LoaderSampler):
             state["sampler"] = copy.copy(order)

@@ -24,7 +24,7 @@ from torch.utils import data as torch_data  # noqa: E402
 
 from headrace.data import DataLoader as HeadraceLoader  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
-from headrace.torch._arguments import factory_of  # noqa: E402
+from headrace.torch._arguments import backing_of  # noqa: E402
 
 TorchLoader = torch_data.DataLoader
 
@@ -492,7 +492,7 @@ def test_generators_are_left_alone_where_nothing_is_drawn() -> None:
     mixed = torch_data.ConcatDataset([held, Made(drawn)])
     for dataset, collate, seeds in ((held, None, False), (parts, None, False), (mixed, None, True), (held, len, True)):
         loader = DataLoader(dataset, num_workers=2, collate_fn=collate)
-        assert bool(factory_of(loader).loader(loader).seed_records) is seeds
+        assert bool(backing_of(loader).loader(loader).seed_records) is seeds
 
 
 def test_seeds_of_samples_look_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
