@@ -51,8 +51,8 @@ def bottleneck(counters: dict[str, Any], workers: int) -> str:
     name, (seconds, remedy) = max(stages.items(), key=lambda stage: stage[1][0])
     if busy < _MUCH:
         return (
-            f"{seen}: neither side is the bottleneck. Single slow samples or other load on the CPU may cause the waits; a "
-            "larger prefetch_factor helps if single samples are slow."
+            f"{seen}: neither side is the bottleneck. Single slow samples or other load on the CPU may cause the "
+            "waits; a larger prefetch_factor helps if single samples are slow."
         )
     share = seconds / max(counters["worker_busy_s"], 1e-9)
     return (
