@@ -213,9 +213,8 @@ SHARED = {
             "headrace.torch",
             {"headrace.data"}
             | {f"headrace.data.{module}" for module in ("_argument_checks", "_config", "_world")}
-            | {f"headrace.data._iteration.{module}" for module in ("engine", "iterator", "state")}
-            | {f"headrace.data._samplers.{module}" for module in ("permuted_range", "protocols")}
-            | {f"headrace.data._samples.{module}" for module in ("containers", "describe", "tensors")},
+            | {f"headrace.data._iteration.{module}" for module in ("iterator", "state")}
+            | {"headrace.data._samples.torch_collation"},
         ),
         ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
     ],

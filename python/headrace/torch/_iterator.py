@@ -8,9 +8,7 @@ from typing import Any
 from torch.utils import data as torch_data
 
 from headrace._warnings import warn
-from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.iterator import BatchIterator
-from headrace.data._iteration.state import Position
 
 _pinned = torch_data._utils.pin_memory.pin_memory
 
@@ -29,19 +27,6 @@ class Batches(BatchIterator):
             loader: gives the loader, which has to be told; None if it is gone.
         """
         self._follows, self._source_of_rest, self._source = (loader, sampler), self._source, None
-
-    @property
-    def unread(self) -> bool:
-        """Whether it is under way and nothing of it has been read."""
-        return self._engine is not None and self.progress.untouched
-
-    def restart(self, position: Position, give_back: Callable[[Engine], None]) -> None:
-        """Begins elsewhere, if it is unread."""
-        assert self._engine is not None
-        self._step = None
-        self._engine.start_epoch(position)
-        self.progress.restart(position)
-        self._give_back = give_back
 
     def _advance(self, first: list[Any] | None) -> None:
         if self._follows is not None:

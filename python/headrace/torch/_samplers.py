@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils import data as torch_data
 
 from headrace import _core
 from headrace._next_items import next_items
-from headrace.data._samplers.permuted_range import Int64Array
-from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data import SeekableSampler
 
 
 class LoaderSampler(SeekableSampler, torch_data.Sampler[int]):  # type: ignore[misc, unused-ignore]
@@ -36,7 +36,7 @@ class LoaderSampler(SeekableSampler, torch_data.Sampler[int]):  # type: ignore[m
         count = len(self.data_source) // self._group * self._group
         return max(0, -(-(count - self.rank) // self.num_replicas))
 
-    def order(self, epoch: int, start: int, stop: int) -> Int64Array:
+    def order(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         positions = np.arange(start, stop, dtype=np.int64) * self.num_replicas + self.rank
         if not self.shuffle or start >= stop:
             return positions

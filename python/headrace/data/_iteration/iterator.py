@@ -11,6 +11,7 @@ from headrace._warnings import warn
 from headrace.data._iteration.engine import Engine, Failed
 from headrace.data._iteration.progress import Progress
 from headrace.data._iteration.progress_bar import ProgressBar
+from headrace.data._iteration.state import Position
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 
 
@@ -68,6 +69,19 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at batch {self.progress.taken}>"
+
+    @property
+    def unread(self) -> bool:
+        """Whether it is under way and nothing of it has been read."""
+        return self._engine is not None and self.progress.untouched
+
+    def restart(self, position: Position, give_back: Callable[[Engine], None]) -> None:
+        """Begins elsewhere, if it is unread."""
+        assert self._engine is not None
+        self._step = None
+        self._engine.start_epoch(position)
+        self.progress.restart(position)
+        self._give_back = give_back
 
     # Not a weakref.finalize, which would keep the engine, and with it all that the user gave, in a global registry: an
     # iterator that the dataset or collate_fn refers to could never be collected.

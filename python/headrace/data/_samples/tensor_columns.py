@@ -16,8 +16,8 @@ from headrace.data._samples.tensors import (
     array_of_tensor,
     is_its_memory,
     is_plain_tensor,
-    stacks_tensor_samples,
 )
+from headrace.data._samples.torch_collation import stacks_tensor_samples
 
 
 class TensorColumns:

@@ -58,24 +58,6 @@ def is_its_memory(tensor: Any) -> bool:
     return not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
 
 
-def is_collated_as_usual(value: Any) -> bool:
-    """Whether PyTorch's default collation treats such a value as PyTorch does, rather than by a function that the
-    program has put into its ``default_collate_fn_map``. Needs torch.
-    """
-    functions: Any = sys.modules["torch.utils.data"]._utils.collate.default_collate_fn_map
-    function = functions.get(type(value))
-    if function is None:
-        function = next((each for kind, each in functions.items() if isinstance(value, kind)), None)
-    return function is None or getattr(function, "__module__", None) == "torch.utils.data._utils.collate"
-
-
-def stacks_tensor_samples() -> bool:
-    """Whether PyTorch's default collation makes of samples that are tuples of tensors a list of these, stacked, in
-    spite of what the program may have put into its ``default_collate_fn_map``. Needs torch.
-    """
-    return is_collated_as_usual(()) and is_collated_as_usual(sys.modules["torch"].empty(0))
-
-
 def array_of_tensor(tensor: Any) -> tuple[Array, str]:
     """Returns an array that shares the tensor's memory, and its form.
 
@@ -117,6 +99,15 @@ def converters(tensor: Any, form: Form) -> tuple[Callable[[Any], Any], Callable[
     return bits, to_torch(array_dtype, form)
 
 
+def torch_has(dtype: np.dtype[Any]) -> bool:
+    """Whether there are tensors of that dtype. Needs torch."""
+    try:
+        sys.modules["torch"].from_numpy(np.empty(0, dtype))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def to_torch(dtype: np.dtype[Any], form: Form) -> Callable[[Array], Any]:
     """Returns a function that makes tensors over the memory of arrays, or returns these if torch lacks the dtype."""
     return _to_tensor(importlib.import_module("torch"), dtype, form)
@@ -131,9 +122,7 @@ def _to_tensor(torch: Any, dtype: np.dtype[Any], form: Form) -> Callable[[Array]
             return lambda array: array
         signed = np.dtype(_SIGNED[EXTENSION_TYPES[name].itemsize])
         return lambda array: torch.from_numpy(array.view(signed)).view(torch_dtype)
-    try:
-        torch.from_numpy(np.empty(0, dtype))
-    except (TypeError, ValueError):
+    if not torch_has(dtype):
         return lambda array: array
     from_numpy: Callable[[Array], Any] = torch.from_numpy
     return from_numpy
