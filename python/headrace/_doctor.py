@@ -24,6 +24,7 @@ from pathlib import Path
 
 import headrace
 from headrace import _about
+from headrace.data._system import control_groups, kernel_files
 
 OK = "ok"
 NOTE = "note"  # nothing is wrong, but it is good to know
@@ -86,34 +87,6 @@ def _at_most(limit: float) -> str:
     return "no limit" if limit == float("inf") else f"at most {_mib(limit)}"
 
 
-def _read(path: str) -> str:
-    """The stripped text of a file; empty if it cannot be read."""
-    try:
-        return Path(path).read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _control_group(version_2: str, version_1: str) -> int | None:
-    """A limit of this process's control group, the lowest up to the root; None if there is none."""
-    limits = []
-    for line in _read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        folder, name = Path("/sys/fs/cgroup"), version_2
-        if controllers:
-            if version_1.split(".")[0] not in controllers.split(","):
-                continue
-            folder, name = folder / version_1.split(".")[0], version_1
-        own = folder / path.lstrip("/")
-        for place in (own, *own.parents):
-            if (value := _read(str(place / name)).split(" ")[0]).isdigit():
-                limits.append(int(value))
-            if place == folder:
-                break
-    limit = min(limits, default=None)
-    return None if limit is None or limit >= 1 << 60 else limit  # version 1 says "none" with a huge number
-
-
 @_check("system")
 def _system() -> Finding:
     release = platform.release()
@@ -174,7 +147,7 @@ def _soft_limit(kind: int) -> float:
 
 @_check("processes")
 def _processes() -> Finding:
-    soft, group = _soft_limit(resource.RLIMIT_NPROC), _control_group("pids.max", "pids.max")
+    soft, group = _soft_limit(resource.RLIMIT_NPROC), control_groups.lowest_limit(control_groups.PROCESS_LIMIT)
     limit = min(soft, float("inf") if group is None else group)
     detail = "no limit" if limit == float("inf") else f"at most {limit:.0f}, threads included"
     advice = "Raise the limit on processes (ulimit -u, or pids.max of the control group)."
@@ -205,7 +178,7 @@ def _descriptors() -> Finding:
 
 @_check("address space")
 def _address_space() -> Finding:
-    limit, overcommit = _soft_limit(resource.RLIMIT_AS), _read("/proc/sys/vm/overcommit_memory")
+    limit, overcommit = _soft_limit(resource.RLIMIT_AS), kernel_files.read("/proc/sys/vm/overcommit_memory")
     if limit < _LITTLE_ADDRESS_SPACE:
         advice = (
             "Raise the limit (ulimit -v unlimited): an arena reserves more than it uses, and had to be made smaller."
@@ -229,9 +202,9 @@ def _file_size() -> Finding:
 
 @_check("memory")
 def _memory() -> Finding:
-    match = re.search(r"MemAvailable:\s*(\d+)", _read("/proc/meminfo"))
+    match = re.search(r"MemAvailable:\s*(\d+)", kernel_files.read("/proc/meminfo"))
     available = int(match[1]) << 10 if match else None
-    group = _control_group("memory.max", "memory.limit_in_bytes")
+    group = control_groups.lowest_limit(control_groups.MEMORY_LIMIT)
     detail = f"{_mib(available)} available" if available is not None else "unknown"
     if group is not None:
         detail += f", and the control group may use {_mib(group)}"
@@ -267,7 +240,7 @@ def _temporary_files() -> Finding:
 
 @_check("container")
 def _container() -> Finding:
-    status = _read("/proc/self/status")
+    status = kernel_files.read("/proc/self/status")
     seccomp = re.search(r"^Seccomp:\s*(\d)", status, re.MULTILINE)
     markers = {"/.dockerenv": "Docker", "/run/.containerenv": "Podman"}
     inside = [name for marker, name in markers.items() if os.path.exists(marker)]
@@ -275,11 +248,8 @@ def _container() -> Finding:
         inside.append("Kubernetes")
     filtered = seccomp is not None and seccomp[1] == "2"
     detail = f"{', '.join(inside) or 'none recognised'}; system calls {'are' if filtered else 'are not'} filtered"
-    quota = _read("/sys/fs/cgroup/cpu.max").split()
-    if not quota:
-        quota = [_read(f"/sys/fs/cgroup/cpu/cpu.cfs_{part}_us") for part in ("quota", "period")]
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        share = int(quota[0]) / max(1, int(quota[1]))
+    share = control_groups.processors_share()
+    if share is not None:
         detail += f"; {share:.1f} processors' time"
         if share < _about.processors():
             advice = f"More than {max(1, round(share))} busy workers share that time: choose num_workers accordingly."

@@ -16,6 +16,7 @@ import headrace
 from headrace import __main__ as command_line
 from headrace import _about, _doctor
 from headrace._doctor import NOTE, OK, PROBLEM, WARNING, Finding
+from headrace.data._system import kernel_files
 
 HERE = Path(__file__).parent
 
@@ -239,7 +240,7 @@ def test_a_control_group_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         "/sys/fs/cgroup/cpu.max": "50000 100000",
         "/proc/meminfo": "MemAvailable:   8000000 kB",
     }
-    monkeypatch.setattr(_doctor, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(kernel_files, "read", lambda path: files.get(path, ""))
     assert _doctor.CHECKS["memory"]().status == WARNING
     assert "300 MiB" in _doctor.CHECKS["memory"]().detail
     assert _doctor.CHECKS["processes"]() == Finding(

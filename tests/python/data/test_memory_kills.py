@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.data._system import control_groups, kernel_files
 from headrace.data._system import memory_kills as _memory_kills
 from headrace.data._system.memory_kills import MemoryKills
 
@@ -18,10 +19,10 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "memory.events").write_text("low 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n")
     (folder / "memory.max").write_text(f"{250 << 20}\n")
     (folder / "memory.current").write_text(f"{249 << 20}\n")
-    read = _memory_kills._read
+    read = kernel_files.read
     own = "3:cpu,cpuacct:/elsewhere\n0::/slice/job\n"
-    monkeypatch.setattr(_memory_kills, "_read", lambda path: own if path == "/proc/self/cgroup" else read(path))
-    monkeypatch.setattr(_memory_kills, "_CGROUPS", str(tmp_path))
+    monkeypatch.setattr(kernel_files, "read", lambda path: own if path == "/proc/self/cgroup" else read(path))
+    monkeypatch.setattr(control_groups, "_ROOT", str(tmp_path))
     return folder
 
 

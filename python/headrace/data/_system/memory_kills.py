@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 
-_CGROUPS = "/sys/fs/cgroup"
+from headrace.data._system import control_groups, kernel_files
 
 
-@dataclasses.dataclass(frozen=True)
-class _Group:
-    """The memory controller of a control group.
-
-    Attributes:
-        events: the file with the counter ``oom_kill``.
-        limit, usage: files that hold a number of bytes.
-    """
-
-    events: str
-    limit: str
-    usage: str
-
-
-def _own_group() -> _Group | None:
-    """That of this process; None if there is none that can be read."""
-    for line in _read("/proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            names, roots = ("memory.events", "memory.max", "memory.current"), [_CGROUPS, f"{_CGROUPS}/unified"]
-        elif "memory" in controllers.split(","):
-            names = ("memory.oom_control", "memory.limit_in_bytes", "memory.usage_in_bytes")
-            roots = [f"{_CGROUPS}/{controllers}", f"{_CGROUPS}/memory"]
-        else:
-            continue
-        # A container may see its own group at the root.
-        for folder in [root + part for root in roots for part in (path.rstrip("/"), "")]:
-            group = _Group(*(f"{folder}/{name}" for name in names))
-            if os.path.exists(group.events):
-                return group
-    return None
+def _own_group() -> control_groups.ControlGroup | None:
+    """This process's, or what a container sees of it; None if there is none that can be read."""
+    groups = control_groups.own_groups("memory")
+    return next((group for group in groups if os.path.exists(group.path(control_groups.MEMORY_EVENTS))), None)
 
 
 class MemoryKills:
@@ -51,7 +23,7 @@ class MemoryKills:
 
     def __init__(self, machine: str = "/proc/vmstat") -> None:
         self._group = _own_group()
-        self._events = machine if self._group is None else self._group.events
+        self._events = machine if self._group is None else self._group.path(control_groups.MEMORY_EVENTS)
         self._before = self._counter()
 
     def count(self) -> int:
@@ -66,26 +38,19 @@ class MemoryKills:
         where = "the machine's memory"
         if self._group is not None:
             where = "the memory of its control group"
-            limit, usage = (_read(file).strip() for file in (self._group.limit, self._group.usage))
-            if limit.isdecimal() and usage.isdecimal() and int(limit) < 1 << 60:
-                where += f", {int(usage) >> 20} of {int(limit) >> 20} MiB,"
+            limit = self._group.number(control_groups.MEMORY_LIMIT)
+            usage = self._group.number(control_groups.MEMORY_USAGE)
+            if limit is not None and usage is not None:
+                where += f", {usage >> 20} of {limit >> 20} MiB,"
         processes = "a process" if count == 1 else f"{count} processes"
         return f"The kernel has ended {processes} since the loader started because {where} ran out. "
 
     def _counter(self) -> int:
-        for line in _read(self._events).splitlines():
+        for line in kernel_files.read(self._events).splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill" and value.isdecimal():
                 return int(value)
         return 0
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 # Of 1000, which stands for all memory.
