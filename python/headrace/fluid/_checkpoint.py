@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace import errors
 from headrace._warnings import warn
@@ -25,6 +25,9 @@ from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, check_executor, global_scope
 from headrace.fluid.framework import Program, Variable
+
+if TYPE_CHECKING:
+    from headrace.fluid.reader_variable import FeedSource
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -96,35 +99,13 @@ def save_checkpoint(
     scope = global_scope() if scope is None else scope
     values = values_of(variables, scope)
     _warn_of_positions(program, scope)
-    try:
-        state = json.dumps(
-            {
-                "variables": _described(variables),
-                "readers": {
-                    source.name: source.loader_state(program)
-                    for source in sources_of(program._reader_names(), scope)
-                    if source.loader is not None
-                },
-                "loaders": {name: loader.state_dict() for name, loader in (loaders or {}).items()},
-                "extra": extra,
-            }
-        )
-    except (TypeError, ValueError) as error:
-        raise errors.TypeMismatch(
-            f"save_checkpoint: extra and states have to be what JSON can hold: {error}"
-        ) from error
+    state = _state(program, variables, scope, loaders or {}, extra)
     root = os.fspath(checkpoint_dir)
     os.makedirs(root, exist_ok=True)
     with core.FileSetLock(root):
         serials = _serials(root)
         serial = serials[-1] + 1 if serials else 0
-        _remove_unfinished(root)
-        folder = os.path.join(root, f"{_UNFINISHED}{serial}")
-        core.replace_files(folder, {_TENSORS: list(values.values())})
-        description = {"format": _FORMAT, "tensors": _checksum(os.path.join(folder, _TENSORS)), "state": state}
-        core.replace_files(folder, {_STATE: json.dumps({**description, "checksum": _of_text(description)}).encode()})
-        os.rename(folder, os.path.join(root, f"checkpoint_{serial}"))
-        _sync(root)
+        _write(root, serial, list(values.values()), state)
         _remove(root, [*serials, serial][:-max_num_checkpoints])
     return serial
 
@@ -174,9 +155,7 @@ def load_checkpoint(
         chosen = serials[-1] if serial is None else serial
         folder = os.path.join(root, f"checkpoint_{chosen}")
         saved = _verified(folder, [other for other in serials if other != chosen])
-        sources = {
-            source.name: source for source in sources_of(program._reader_names(), scope) if source.loader is not None
-        }
+        sources = _sources(program, scope)
         _check_same(folder, "variable", saved["variables"], _described(variables))
         _check_same(folder, "reader", dict.fromkeys(saved["readers"]), dict.fromkeys(sources))
         _check_same(folder, "loader", dict.fromkeys(saved["loaders"]), dict.fromkeys(loaders or {}))
@@ -205,6 +184,41 @@ def _warn_of_positions(program: Program, scope: Scope) -> None:
                 f"save_checkpoint: the position of reader '{name}', which reads files or random data, is not saved: "
                 "it will begin again. For exact resumption, feed the program from a headrace.DataLoader"
             )
+
+
+def _sources(program: Program, scope: Scope) -> dict[str, FeedSource]:
+    """The readers whose position is that of a loader, by name."""
+    return {source.name: source for source in sources_of(program._reader_names(), scope) if source.loader is not None}
+
+
+def _state(
+    program: Program, variables: Sequence[Variable], scope: Scope, loaders: Mapping[str, Loader], extra: Any
+) -> str:
+    """What a checkpoint says beside its tensors."""
+    try:
+        return json.dumps(
+            {
+                "variables": _described(variables),
+                "readers": {name: source.loader_state(program) for name, source in _sources(program, scope).items()},
+                "loaders": {name: loader.state_dict() for name, loader in loaders.items()},
+                "extra": extra,
+            }
+        )
+    except (TypeError, ValueError) as error:
+        raise errors.TypeMismatch(
+            f"save_checkpoint: extra and states have to be what JSON can hold: {error}"
+        ) from error
+
+
+def _write(root: str, serial: int, tensors: Sequence[core.LoDTensor], state: str) -> None:
+    """Writes a checkpoint, which is complete once it has its name."""
+    _remove_unfinished(root)
+    folder = os.path.join(root, f"{_UNFINISHED}{serial}")
+    core.replace_files(folder, {_TENSORS: tensors})
+    description = {"format": _FORMAT, "tensors": _checksum(os.path.join(folder, _TENSORS)), "state": state}
+    core.replace_files(folder, {_STATE: json.dumps({**description, "checksum": _of_text(description)}).encode()})
+    os.rename(folder, os.path.join(root, f"checkpoint_{serial}"))
+    _sync(root)
 
 
 def _described(variables: Sequence[Variable]) -> dict[str, str]:

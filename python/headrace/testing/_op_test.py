@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -350,8 +350,26 @@ class _OpProgram:
         Returns:
             ``results``.
         """
-        block = self.program.global_block()
         results = self.run() if results is None else results
+        self._feed_weights(outputs, results, with_lod)
+        wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != EMPTY_VAR_NAME}
+        parts = self._append_gradient_ops(wanted)
+        block = self.program.global_block()
+        for name in wanted.keys() & parts.keys():
+            variable = parts[name][0]
+            if len(parts[name]) > 1:
+                variable = block.create_var(f"{name}@SUM")
+                block.append_op("sum", {"X": parts[name]}, {"Out": variable})
+            self.derivatives[wanted[name]] = variable
+        missing = sorted(set(wanted.values()) - set(self.derivatives))
+        assert not missing, f"{self.op.type} gives no gradient of {', '.join(missing)}"
+        return results
+
+    def _feed_weights(
+        self, outputs: Sequence[str], results: Mapping[str, Sequence[core.LoDTensor]], with_lod: bool
+    ) -> None:
+        """Declares and feeds the gradients of the outputs."""
+        block = self.program.global_block()
         for variable, tensor in self._floating(outputs, results):
             name = grad_var_name(variable.name)
             value = np.asarray(tensor)
@@ -359,7 +377,14 @@ class _OpProgram:
             lengths = lengths if all(lengths) else []  # a level without sequences cannot be fed
             block.create_var(name, variable.shape, variable.dtype, len(lengths), stop_gradient=True)
             self.feed[name] = (_weights(variable.name, value.shape).astype(value.dtype), lengths)
-        wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != EMPTY_VAR_NAME}
+
+    def _append_gradient_ops(self, wanted: Collection[str]) -> dict[str, list[Variable]]:
+        """Adds the operators that are needed for the ``wanted`` gradients of the inputs.
+
+        Returns:
+            The parts that each gradient is the sum of.
+        """
+        block = self.program.global_block()
         of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
         # Gradients that there may be: where one is missing, an operator that takes no other one computes zero.
         gradients = {grad_var_name(name) for name in self.op.output_arg_names()}
@@ -378,23 +403,16 @@ class _OpProgram:
                 for slot in op.output_names()
             }
             names = [name for slot in made.values() for name in slot if name != EMPTY_VAR_NAME]
-            if names:
-                own = {name: f"{name}@{len(parts[name])}" if name in parts else name for name in names}
-                made = {slot: [own.get(name, name) for name in slot_names] for slot, slot_names in made.items()}
-                for name in names:
-                    parts.setdefault(name, []).append(block.create_var(own[name]))
-                self.gradient_ops.append(block.append_op(op.type, given, made, op.attrs()).desc)
-                if reads:
-                    gradients.update(name for name in names if name not in of_inputs)
-        for name in wanted.keys() & parts.keys():
-            variable = parts[name][0]
-            if len(parts[name]) > 1:
-                variable = block.create_var(f"{name}@SUM")
-                block.append_op("sum", {"X": parts[name]}, {"Out": variable})
-            self.derivatives[wanted[name]] = variable
-        missing = sorted(set(wanted.values()) - set(self.derivatives))
-        assert not missing, f"{self.op.type} gives no gradient of {', '.join(missing)}"
-        return results
+            if not names:
+                continue
+            own = {name: f"{name}@{len(parts[name])}" if name in parts else name for name in names}
+            made = {slot: [own.get(name, name) for name in slot_names] for slot, slot_names in made.items()}
+            for name in names:
+                parts.setdefault(name, []).append(block.create_var(own[name]))
+            self.gradient_ops.append(block.append_op(op.type, given, made, op.attrs()).desc)
+            if reads:
+                gradients.update(name for name in names if name not in of_inputs)
+        return parts
 
     def _floating(
         self, outputs: Sequence[str], results: Mapping[str, Sequence[core.LoDTensor]]

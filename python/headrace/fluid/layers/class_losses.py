@@ -86,18 +86,7 @@ def nce(
         "SampleWeight": sample_weight,
     }
     if sampler == "custom_dist":
-        probabilities = np.asarray([] if custom_dist is None else custom_dist, np.float64)
-        if probabilities.shape != (num_total_classes,) or (probabilities < 0).any() or not probabilities.sum() > 0:
-            raise errors.InvalidArgument(
-                f"layers.nce: custom_dist must be {num_total_classes} probabilities for sampler 'custom_dist'"
-            )
-        probabilities /= probabilities.sum()
-        alias, own = _alias_table(probabilities.copy())
-        inputs |= {
-            "CustomDistProbs": assign(probabilities.astype(np.float32)),
-            "CustomDistAlias": assign(alias),
-            "CustomDistAliasProbs": assign(own),
-        }
+        inputs |= _noise_of(custom_dist, num_total_classes)
     noise = 10 if num_neg_samples is None else int(num_neg_samples)
     cost = helper.create_variable(input.dtype)
     outputs = {
@@ -114,6 +103,22 @@ def nce(
     }
     helper.append_op(inputs, outputs, attrs)
     return cost / (noise + 1)
+
+
+def _noise_of(custom_dist: Sequence[float] | None, classes: int) -> dict[str, Variable]:
+    """The inputs from which nce draws noise with these probabilities."""
+    probabilities = np.asarray([] if custom_dist is None else custom_dist, np.float64)
+    if probabilities.shape != (classes,) or (probabilities < 0).any() or not probabilities.sum() > 0:
+        raise errors.InvalidArgument(
+            f"layers.nce: custom_dist must be {classes} probabilities for sampler 'custom_dist'"
+        )
+    probabilities /= probabilities.sum()
+    alias, own = _alias_table(probabilities)
+    return {
+        "CustomDistProbs": assign(probabilities.astype(np.float32)),
+        "CustomDistAlias": assign(alias),
+        "CustomDistAliasProbs": assign(own),
+    }
 
 
 def sampled_softmax_with_cross_entropy(

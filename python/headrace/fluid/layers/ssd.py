@@ -75,17 +75,14 @@ def multi_box_head(
         min_sizes, max_sizes = _sizes(len(inputs), base_size, min_ratio, max_ratio)
     if steps is not None:
         step_w = step_h = steps
-    for what, given in (
-        ("min_sizes", min_sizes),
-        ("max_sizes", max_sizes),
-        ("aspect_ratios", aspect_ratios),
-        ("step_w", step_w),
-        ("step_h", step_h),
-    ):
-        if given and (not isinstance(given, (list, tuple)) or len(given) != len(inputs)):
-            raise errors.InvalidArgument(
-                f"layers.multi_box_head: {what} needs one item for each of the {len(inputs)} inputs, got {given!r}"
-            )
+    _check_one_for_each_map(
+        len(inputs),
+        min_sizes=min_sizes,
+        max_sizes=max_sizes,
+        aspect_ratios=aspect_ratios,
+        step_w=step_w,
+        step_h=step_h,
+    )
     if not min_sizes:
         raise errors.InvalidArgument("layers.multi_box_head: min_sizes is needed where max_sizes is given")
     heads: list[list[Variable]] = [[], [], [], []]
@@ -106,19 +103,29 @@ def multi_box_head(
         )
         for found, width in zip(heads, (4, num_classes)):
             maps = transpose(conv2d(input, boxes.shape[2] * width, kernel_size, stride, pad), [0, 2, 3, 1])
-            if len(inputs) == 1:
-                found.append(flatten(maps, axis=1))
-                continue
-            rows = reshape(maps, [0, -1, width])
-            points = maps.shape[1] * maps.shape[2] if min(maps.shape[1:3]) > 0 else -1
-            declare_known(rows, [-1, points * boxes.shape[2] if points > 0 else -1, width])
-            found.append(rows)
+            found.append(flatten(maps, axis=1) if len(inputs) == 1 else _row_of_each_box(maps, boxes.shape[2], width))
         for found, value in zip(heads[2:], (boxes, variances)):
             found.append(value if len(inputs) == 1 else flatten(value, axis=3))
     codes, scores = (found[0] if len(found) == 1 else concat(found, axis=1) for found in heads[:2])
     priors, prior_variances = (found[0] if len(found) == 1 else concat(found) for found in heads[2:])
     priors.stop_gradient = prior_variances.stop_gradient = True
     return codes, scores, priors, prior_variances
+
+
+def _check_one_for_each_map(maps: int, **arguments: Any) -> None:
+    for what, given in arguments.items():
+        if given and (not isinstance(given, (list, tuple)) or len(given) != maps):
+            raise errors.InvalidArgument(
+                f"layers.multi_box_head: {what} needs one item for each of the {maps} inputs, got {given!r}"
+            )
+
+
+def _row_of_each_box(maps: Variable, boxes: int, width: int) -> Variable:
+    """[N, H, W, boxes · width] → [N, H · W · boxes, width]."""
+    rows = reshape(maps, [0, -1, width])
+    points = maps.shape[1] * maps.shape[2] if min(maps.shape[1:3]) > 0 else -1
+    declare_known(rows, [-1, points * boxes if points > 0 else -1, width])
+    return rows
 
 
 def _sizes(maps: int, base: float, low: int | None, high: int | None) -> tuple[list[float], list[float]]:
@@ -203,18 +210,7 @@ def ssd_loss(
     targets, _ = target_assign(labels, matched, mismatch_value=background_label)
     losses = by_image(score_loss(targets))
     losses.stop_gradient = True
-    helper = LayerHelper("mine_hard_examples")
-    negatives, updated = (helper.create_variable("int32", stop_gradient=True) for _ in range(2))
-    attrs: dict[str, Any] = {
-        "neg_pos_ratio": float(neg_pos_ratio),
-        "neg_dist_threshold": float(neg_overlap),
-        "mining_type": mining_type,
-    }
-    helper.append_op(
-        {"ClsLoss": losses, "MatchIndices": matched, "MatchDist": overlap},
-        {"NegIndices": negatives, "UpdatedMatchIndices": updated},
-        attrs,
-    )
+    negatives, updated = _hard_examples(losses, matched, overlap, neg_pos_ratio, neg_overlap, mining_type)
 
     codes, code_weights = target_assign(box_coder(prior_box, prior_box_var, gt_box), updated)
     targets, weights = target_assign(labels, updated, negatives, background_label)
@@ -230,6 +226,25 @@ def ssd_loss(
     count = nn.elementwise_max(nn.reduce_sum(code_weights), fill_constant([1], dtype, 1.0))
     count.stop_gradient = True
     return loss / count
+
+
+def _hard_examples(
+    losses: Variable, matched: Variable, overlap: Variable, neg_pos_ratio: float, neg_overlap: float, mining_type: str
+) -> tuple[Variable, Variable]:
+    """Which boxes without a match count, and the matches that do."""
+    helper = LayerHelper("mine_hard_examples")
+    negatives, updated = (helper.create_variable("int32", stop_gradient=True) for _ in range(2))
+    attrs: dict[str, Any] = {
+        "neg_pos_ratio": float(neg_pos_ratio),
+        "neg_dist_threshold": float(neg_overlap),
+        "mining_type": mining_type,
+    }
+    helper.append_op(
+        {"ClsLoss": losses, "MatchIndices": matched, "MatchDist": overlap},
+        {"NegIndices": negatives, "UpdatedMatchIndices": updated},
+        attrs,
+    )
+    return negatives, updated
 
 
 def detection_output(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.fluid._names import free_name
@@ -13,6 +13,14 @@ from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.tensor import assign, concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
 
 __all__ = ["StaticRNN"]
+
+
+class _State(NamedTuple):
+    """What goes from step to step: its names within the step, before and after it, and its value before the first."""
+
+    before: str
+    after: str
+    initial: Variable
 
 
 class StaticRNN:
@@ -223,40 +231,14 @@ class StaticRNN:
         slots have their own names: those of the sequences, for the parts of a step and its results.
         """
         assert self._steps is not None  # _check_complete has seen to it
-        program = self._helper.main_program
-        block = program.current_block()
-        # A variable that is used as a whole within the step keeps its name there.
-        used = {*self._updates.values(), *(output.name for output in self._step_outputs)}
-        for op in (op for inner in program.blocks[step.idx :] for op in inner.ops):
-            used.update((*op.input_arg_names, *op.output_arg_names))
-        sequences = {name: assign(x) if name in used else x for name, x in _by_name(self._inputs.values()).items()}
-        for seen, whole in reversed(self._inputs.items()):
-            name = sequences[whole.name].name
-            if not step.has_var(name):
-                step.create_var(name, whole.shape[1:], whole.dtype, stop_gradient=whole.stop_gradient)
-            step._prepend_op("assign", {"X": name}, {"Out": seen})
-        states: dict[str, str] = {}
-        initial: dict[str, Variable] = {}
+        block = self._helper.main_program.current_block()
+        sequences = self._read_parts(step)
         # Outside variables that the step writes, such as the counter of a dropout, go from step to step as a state, and
-        # come back from the last one. Within the step, a variable of its own has the name.
+        # come back from the last one.
         written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
         counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != EMPTY_VAR_NAME}
-        for name, outer in counters.items():
-            before, after = (self._name("state") for _ in range(2))
-            for local in (name, before, after):
-                step.create_var(local, outer.shape, outer.dtype, stop_gradient=outer.stop_gradient)
-            step._prepend_op("assign", {"X": before}, {"Out": name})
-            step.append_op("assign", {"X": name}, {"Out": after})
-            states[before], initial[before] = after, outer
-        for memory, after in self._updates.items():
-            # A state is a variable of the step, and each has one of its own.
-            name, before, variable = self._name("state"), memory, step.var(memory)
-            if variable.stop_gradient:  # within the step: the state itself passes gradients
-                before = step.create_var(self._name("memory"), variable.shape, variable.dtype).name
-                step._prepend_op("assign", {"X": before}, {"Out": memory})
-            states[before], initial[before] = name, self._memories[memory]
-            step.create_var(name, dtype=variable.dtype)
-            step.append_op("assign", {"X": after}, {"Out": name})
+        states = [self._carry_counter(step, name, outer) for name, outer in counters.items()]
+        states += [self._carry_memory(step, memory, after) for memory, after in self._updates.items()]
         results = []
         for output in (*self._step_outputs, *(step.var(name) for name in counters)):
             name = self._name("output")
@@ -264,24 +246,59 @@ class StaticRNN:
             step.append_op("assign", {"X": output.name}, {"Out": name})
             shape = [self._steps, *output.shape]
             results.append(block.create_var(name, shape, output.dtype, stop_gradient=output.stop_gradient))
-        own = {*step.vars}
-        reads = {
-            name: None for op in step.ops for name in op.input_arg_names if name not in own and name != EMPTY_VAR_NAME
-        }
+        read = dict.fromkeys(name for op in step.ops for name in op.input_arg_names)
         block.append_op(
             "recurrent",
             {
-                "inputs": list(sequences.values()),
-                "initial_states": [initial[memory] for memory in states],
-                "parameters": list(reads),
+                "inputs": sequences,
+                "initial_states": [state.initial for state in states],
+                "parameters": [name for name in read if name not in step.vars and name != EMPTY_VAR_NAME],
             },
             {"outputs": results},
-            {"sub_block": step, "ex_states": list(states), "states": list(states.values())},
+            {
+                "sub_block": step,
+                "ex_states": [state.before for state in states],
+                "states": [state.after for state in states],
+            },
         )
         count = len(self._step_outputs)
         self._results = results[:count]
         for outer, sequence in zip(counters.values(), results[count:]):
             assign(sequence[-1], output=outer)
+
+    def _read_parts(self, step: Block) -> list[Variable]:
+        """Has the step read its parts of the sequences, which are returned."""
+        # A variable that is used as a whole within the step keeps its name there.
+        used = {*self._updates.values(), *(output.name for output in self._step_outputs)}
+        for op in (op for inner in step.program.blocks[step.idx :] for op in inner.ops):
+            used.update((*op.input_arg_names, *op.output_arg_names))
+        sequences = {name: assign(x) if name in used else x for name, x in _by_name(self._inputs.values()).items()}
+        for seen, whole in reversed(self._inputs.items()):
+            name = sequences[whole.name].name
+            if not step.has_var(name):
+                step.create_var(name, whole.shape[1:], whole.dtype, stop_gradient=whole.stop_gradient)
+            step._prepend_op("assign", {"X": name}, {"Out": seen})
+        return list(sequences.values())
+
+    def _carry_counter(self, step: Block, name: str, outer: Variable) -> _State:
+        """Has the step write to a variable of its own, which has the name of the outer one."""
+        before, after = (self._name("state") for _ in range(2))
+        for local in (name, before, after):
+            step.create_var(local, outer.shape, outer.dtype, stop_gradient=outer.stop_gradient)
+        step._prepend_op("assign", {"X": before}, {"Out": name})
+        step.append_op("assign", {"X": name}, {"Out": after})
+        return _State(before, after, outer)
+
+    def _carry_memory(self, step: Block, memory: str, after: str) -> _State:
+        """Has the step pass on what a memory becomes."""
+        # A state is a variable of the step, and each has one of its own.
+        name, before, variable = self._name("state"), memory, step.var(memory)
+        if variable.stop_gradient:  # within the step: the state itself passes gradients
+            before = step.create_var(self._name("memory"), variable.shape, variable.dtype).name
+            step._prepend_op("assign", {"X": before}, {"Out": memory})
+        step.create_var(name, dtype=variable.dtype)
+        step.append_op("assign", {"X": after}, {"Out": name})
+        return _State(before, name, self._memories[memory])
 
 
 def has_declared_shape(*variables: Variable) -> bool:
