@@ -678,7 +678,7 @@ class Operator:
     @property
     def namescope(self) -> str:
         """The name scopes it was added in: "/encoder/layer_0/"."""
-        return str(self.desc.attrs().get("op_namescope", "/"))
+        return str(self.desc.attrs().get(core.OP_NAME_SCOPE, "/"))
 
     @property
     def input_names(self) -> list[str]:

@@ -188,6 +188,10 @@ def exact_float(value: Any, what: str) -> float:
     return number
 
 
+#: The attributes of an operator that say its role, what it is about, and the name scopes it was added in.
+OP_ROLE, OP_ROLE_VAR, OP_NAME_SCOPE = "op_role", "op_role_var", "op_namescope"
+
+
 class OpRole(enum.IntFlag):
     """The role of an operator in a program: its attribute "op_role". The numbers are Fluid's."""
 
@@ -211,15 +215,15 @@ class op_proto_and_checker_maker:
 
     @staticmethod
     def kOpRoleAttrName() -> str:
-        return "op_role"
+        return OP_ROLE
 
     @staticmethod
     def kOpRoleVarAttrName() -> str:
-        return "op_role_var"
+        return OP_ROLE_VAR
 
     @staticmethod
     def kOpNameScopeAttrName() -> str:
-        return "op_namescope"
+        return OP_NAME_SCOPE
 
 
 def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int) -> None:

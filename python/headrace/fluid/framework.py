@@ -463,11 +463,11 @@ class Program:
 
     def _role_attributes(self) -> dict[str, Any]:
         """The attributes of an operator that is added now, whatever it is."""
-        attributes: dict[str, Any] = {"op_role": int(self._role)}
+        attributes: dict[str, Any] = {core.OP_ROLE: int(self._role)}
         if self._role_var:
-            attributes["op_role_var"] = list(self._role_var)
+            attributes[core.OP_ROLE_VAR] = list(self._role_var)
         if _name_scopes:
-            attributes["op_namescope"] = _current_name_scope()
+            attributes[core.OP_NAME_SCOPE] = _current_name_scope()
         return attributes
 
     def list_vars(self) -> Iterator[Variable]:

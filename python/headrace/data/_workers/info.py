@@ -55,9 +55,10 @@ def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
     worker must not do so in addition.
     """
     if task.stream is not None and not task.stream.own:
-        return WorkerInfo(0, 1, task.base_seed & MAX_SEED, task.dataset)
-    return WorkerInfo(worker_id, task.num_workers, (task.base_seed + worker_id) & MAX_SEED, task.dataset)
+        return WorkerInfo(0, 1, worker_seed(task.base_seed, 0), task.dataset)
+    return WorkerInfo(worker_id, task.num_workers, worker_seed(task.base_seed, worker_id), task.dataset)
 
 
-# Of a numpy or torch seed that torch's manual_seed takes.
-MAX_SEED = (1 << 63) - 1
+def worker_seed(base_seed: int, worker_id: int) -> int:
+    """The seed of a worker's global generators, which torch's ``manual_seed`` takes."""
+    return (base_seed + worker_id) & ((1 << 63) - 1)

@@ -21,7 +21,7 @@ from headrace.data._randomness.sample_seeds import successor_seed
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.dataset_updates import UpdateReader
-from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
+from headrace.data._workers.info import set_process_info, thread_info, worker_info, worker_seed
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
 from headrace.data._workers.task import WorkerSetup, WorkerTask
@@ -29,7 +29,7 @@ from headrace.data._workers.task import WorkerSetup, WorkerTask
 
 def _seed_generators(seed: int, worker_id: int) -> None:
     """The global generators begin as in PyTorch's workers: forked ones would otherwise all draw the same numbers."""
-    own_seed = (seed + worker_id) & MAX_SEED
+    own_seed = worker_seed(seed, worker_id)
     random.seed(own_seed)
     words = [worker_id, seed & 0xFFFF_FFFF, seed >> 32, 0]
     np.random.seed(np.random.SeedSequence(words).generate_state(4))
