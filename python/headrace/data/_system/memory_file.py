@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 # Python before 3.13 does not have it.
@@ -23,3 +24,25 @@ def memory_file(name: str) -> int:
         if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
             raise
         return os.memfd_create(name, os.MFD_CLOEXEC)
+
+
+class MemoryFile:
+    """Owns a file that processes share.
+
+    Args:
+        appends: several processes write to it, each at its end.
+
+    Attributes:
+        fd: its descriptor, which workers inherit or are sent; -1 once it is closed.
+    """
+
+    def __init__(self, name: str, appends: bool = False) -> None:
+        self.fd = memory_file(name)
+        if appends:
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
-from headrace.data._system.memory_file import memory_file
+from headrace.data._system.memory_file import MemoryFile
 
 if TYPE_CHECKING:
     from headrace.data._workers.task import SharedDescriptor, WorkerTask
@@ -34,7 +34,7 @@ _MAX_LOG_BYTES = 64 << 20
 _HEADER = struct.Struct("<QQQ")
 
 
-class UpdateLog:
+class UpdateLog(MemoryFile):
     """The main process's end. One thread at a time.
 
     Attributes:
@@ -45,7 +45,7 @@ class UpdateLog:
     """
 
     def __init__(self) -> None:
-        self.fd = memory_file("headrace-updates")
+        super().__init__("headrace-updates")
         self.revision = self.size = self._first = 0
         self.task: tuple[int, int] | None = None
 
@@ -65,11 +65,6 @@ class UpdateLog:
             return False
         self.revision += 1
         return True
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
     def _append(self, revision: int, starts: Mapping[int, Any], task: WorkerTask | None) -> bool:
         limit = None if revision == 0 else self._first + _MAX_LOG_BYTES

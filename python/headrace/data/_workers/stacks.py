@@ -7,14 +7,13 @@ needed; the process must only be running. All workers of a pool write to one mem
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import os
 import signal
 import time
 from pathlib import Path
 
 from headrace import _core
-from headrace.data._system.memory_file import memory_file
+from headrace.data._system.memory_file import MemoryFile
 
 # One that is unlikely to be used otherwise; those below 34 are reserved.
 _SIGNAL = int(signal.SIGRTMAX) - 3
@@ -34,7 +33,7 @@ def offer_stacks(fd: int) -> None:
     faulthandler.register(_SIGNAL, fd, all_threads=True, chain=True)
 
 
-class Stacks:
+class Stacks(MemoryFile):
     """Asks workers for their stacks. One thread at a time.
 
     Attributes:
@@ -42,8 +41,7 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self.fd = memory_file("headrace-stacks")
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # several processes write to it
+        super().__init__("headrace-stacks", appends=True)
 
     def of(self, pid: int, seconds: float = 5.0) -> str:
         """The stacks of a worker process, or why it cannot tell; waits for them for at most ``seconds``."""
@@ -64,11 +62,6 @@ class Stacks:
             time.sleep(0.005)
         text = text.split(mark)[0]
         return _without_caller(text.decode(errors="replace")) or "It does not answer: it may wait in the kernel."
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
     def _text(self) -> bytes:
         return os.pread(self.fd, 1 << 20, 0)

@@ -6,7 +6,6 @@ is given: :class:`StartReporter` first, which has it report what happens from th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import sys
@@ -14,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from headrace.data._system.memory_file import memory_file
+from headrace.data._system.memory_file import MemoryFile
 from headrace.data._workers.errors import decode_error, encode_error
 from headrace.data._workers.main import start_worker
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
@@ -23,7 +22,7 @@ from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 _HEADER = struct.Struct("<QQ")
 
 
-class StartLog:
+class StartLog(MemoryFile):
     """The main process's end. Any thread.
 
     Attributes:
@@ -31,8 +30,7 @@ class StartLog:
     """
 
     def __init__(self) -> None:
-        self.fd = memory_file("headrace-starts")
-        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # several processes write to it
+        super().__init__("headrace-starts", appends=True)
 
     def began(self, pid: int | None) -> bool:
         """Whether that worker had imported the main module."""
@@ -42,11 +40,6 @@ class StartLog:
         """The exception of that worker when it unpickled its task."""
         message = self._latest(pid)
         return decode_error(message) if message else None
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
     def _latest(self, pid: int | None) -> bytes | None:
         offset, latest = 0, None

@@ -96,17 +96,17 @@ class _Unit:
 
     def __init__(
         self,
-        name: str,
+        name_scope: str,
         hidden_size: int,
-        param_attr: ParamAttrLike,
-        bias_attr: ParamAttrLike,
-        gate_activation: Activation | None,
-        activation: Activation | None,
-        dtype: Any,
+        param_attr: ParamAttrLike = None,
+        bias_attr: ParamAttrLike = None,
+        gate_activation: Activation | None = None,
+        activation: Activation | None = None,
+        dtype: Any = "float32",
     ) -> None:
         if not isinstance(hidden_size, int) or hidden_size < 1:
-            raise errors.InvalidArgument(f"{name}: hidden_size has to be a positive number, got {hidden_size!r}")
-        self._helper = LayerHelper(f"{name}/{type(self).__name__}")
+            raise errors.InvalidArgument(f"{name_scope}: hidden_size has to be a positive number, got {hidden_size!r}")
+        self._helper = LayerHelper(f"{name_scope}/{type(self).__name__}")
         self.hidden_size = hidden_size
         self._param_attr, self._bias_attr = param_attr, bias_attr
         self._gate = sigmoid if gate_activation is None else gate_activation
@@ -143,18 +143,6 @@ class BasicGRUUnit(_Unit):
     the gates r, u = gate_activation([input, before] · W + b), and c = activation([input, r · before] · V + d).
     Parameters: ``param_attr``'s and ``bias_attr``'s names with "_gate" and "_candidate".
     """
-
-    def __init__(
-        self,
-        name_scope: str,
-        hidden_size: int,
-        param_attr: ParamAttrLike = None,
-        bias_attr: ParamAttrLike = None,
-        gate_activation: Activation | None = None,
-        activation: Activation | None = None,
-        dtype: Any = "float32",
-    ) -> None:
-        super().__init__(name_scope, hidden_size, param_attr, bias_attr, gate_activation, activation, dtype)
 
     def __call__(self, input: Variable, pre_hidden: Variable) -> Variable:
         input = check_variable(input, "input", "BasicGRUUnit")
