@@ -194,7 +194,7 @@ def _sources(program: Program, scope: Scope) -> dict[str, FeedSource]:
 def _state(
     program: Program, variables: Sequence[Variable], scope: Scope, loaders: Mapping[str, Loader], extra: Any
 ) -> str:
-    """What a checkpoint says beside its tensors."""
+    """All of a checkpoint but its tensors."""
     try:
         return json.dumps(
             {

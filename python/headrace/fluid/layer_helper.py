@@ -52,7 +52,7 @@ _RANDOM = (
 )
 
 #: Attributes that every operator may have, and that do not change its result.
-_OF_THE_PLACE = frozenset({"op_role", "op_role_var", "op_namescope", "op_callstack", "op_device"})
+_OF_THE_PLACE = frozenset({core.OP_ROLE, core.OP_ROLE_VAR, core.OP_NAME_SCOPE, "op_callstack", "op_device"})
 
 #: Stands for the layer's own argument.
 _LAYERS_OWN: Any = object()
