@@ -67,9 +67,11 @@ def lowest_limit(names: Names) -> int | None:
 def processors_share() -> float | None:
     """How many processors' time this process may use; None if there is no limit."""
     shares = []
-    for group in own_groups("cpu"):
-        said = [kernel_files.read(group.path(Names("cpu.max", f"cpu.cfs_{part}_us"))) for part in ("quota", "period")]
-        quota, _, period = (said[0] if group.is_version_2 else " ".join(said)).partition(" ")
-        if quota.isdecimal() and period.isdecimal():
-            shares.append(int(quota) / max(1, int(period)))
+    for folder, is_version_2 in own_groups("cpu"):
+        if is_version_2:
+            said = kernel_files.read(f"{folder}/cpu.max").split()
+        else:
+            said = [kernel_files.read(f"{folder}/cpu.cfs_{part}_us") for part in ("quota", "period")]
+        if len(said) == 2 and all(map(str.isdecimal, said)):
+            shares.append(int(said[0]) / max(1, int(said[1])))
     return min(shares, default=None)
