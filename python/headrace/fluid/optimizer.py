@@ -6,15 +6,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+# What is imported as itself is what Fluid's programs take from here, too.
 from headrace import errors
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_base import Optimizer, ParamGrads
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
 from headrace.fluid._refused import refusal
+from headrace.fluid.backward import append_backward as append_backward
 from headrace.fluid.clip import GradientClipBase, cast
+from headrace.fluid.clip import append_gradient_clip_ops as append_gradient_clip_ops
+from headrace.fluid.clip import error_clip_callback as error_clip_callback
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Operator, Parameter, Variable
+from headrace.fluid.framework import Program as Program
+from headrace.fluid.framework import default_main_program as default_main_program
+from headrace.fluid.framework import default_startup_program as default_startup_program
+from headrace.fluid.framework import program_guard as program_guard
 from headrace.fluid.regularizer import WeightDecayRegularizer
+from headrace.fluid.regularizer import append_regularization_ops as append_regularization_ops
 
 __all__ = [
     "SGD",
