@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from headrace import errors
 from headrace.fluid.core import (
@@ -37,13 +36,16 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
     Raises:
         InvalidArgument: the number is not positive.
     """
-    count: Any = os.environ.get("CPU_NUM", 1) if device_count is None else device_count
+    if device_count is None:
+        what, given = "environment variable CPU_NUM", os.environ.get("CPU_NUM") or 1
+    else:
+        what, given = "cpu_places: device_count", device_count
     try:
-        count = int(count)
+        count = int(given)
     except (TypeError, ValueError):
         count = 0
     if count < 1:
-        raise errors.InvalidArgument(f"device_count, or CPU_NUM, has to be a positive number, got {device_count!r}")
+        raise errors.InvalidArgument(f"{what}: expected a positive number, got {given!r}")
     return [CPUPlace() for _ in range(count)]
 
 

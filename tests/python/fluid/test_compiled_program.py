@@ -182,6 +182,11 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fluid.cpu_places() == [fluid.CPUPlace()]
     monkeypatch.setenv("CPU_NUM", "3")
     assert len(fluid.cpu_places()) == 3
+    monkeypatch.setenv("CPU_NUM", "")  # as Executor reads it
+    assert fluid.cpu_places() == [fluid.CPUPlace()]
+    monkeypatch.setenv("CPU_NUM", "many")
+    with pytest.raises(errors.InvalidArgument, match=r"variable CPU_NUM: expected .*'many'"):
+        fluid.cpu_places()
     assert not fluid.is_compiled_with_cuda()
     assert not fluid.in_dygraph_mode()
     assert fluid.device.get_cuda_device_count() == 0
