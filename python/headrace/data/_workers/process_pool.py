@@ -20,8 +20,8 @@ from headrace import _core, errors
 from headrace.data._system.interpreter_exit import interpreter_exits, process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._system.memory_kills import MemoryKills
+from headrace.data._workers.blame import SampleDeaths
 from headrace.data._workers.dataset_updates import UpdateLog, started_at
-from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
 from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import (
     close,
@@ -35,6 +35,7 @@ from headrace.data._workers.processes import (
     processor_seconds,
     worker_processes,
 )
+from headrace.data._workers.restarts import IdleDeaths, Standstill
 from headrace.data._workers.sample_maker import OUTDATED
 from headrace.data._workers.stacks import Stacks
 from headrace.data._workers.start import StartLog, StartReporter, run_worker

@@ -31,8 +31,8 @@ from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.in_process_batches import HandOver, describe_as_is
 from headrace.data._samples.pickling import dumps_from, dumps_sample, loads_sample
 from headrace.data._samples.tensor_columns import TensorColumns, tensor_columns
+from headrace.data._workers.blame import pause_before_retry
 from headrace.data._workers.dataset_updates import UpdateError, UpdateReader, started_at
-from headrace.data._workers.deaths import pause_before_retry
 from headrace.data._workers.errors import (
     KeptErrors,
     caused_by,
