@@ -1,6 +1,6 @@
 // What the scheduler reports about producers at work, and about those that died. A producer is a worker's end of the
-// arena. For Python's workers, python/headrace/data/_workers/process_pool.py replaces the process, and blame.py there
-// decides when its sample is given up.
+// arena. For Python's workers, python/headrace/data/_workers/process_pool.py replaces the process, and deaths.py there
+// decides what else follows.
 #pragma once
 
 #include <cstdint>

@@ -147,7 +147,7 @@ def test_a_sample_at_which_two_workers_die_at_once_is_left_out_once() -> None:
         time.sleep(0.001)
     pool = engine.workers.pool
     for _ in range(2):
-        assert "without it" in pool._give_up(claims[0], None)
+        assert "without it" in pool.deaths._give_up(claims[0], None)
     assert engine.workers.deaths()["skipped_samples"] == 1
     loader.shutdown()
 

@@ -8,9 +8,14 @@ import copyreg
 import itertools
 import pickle
 import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace import _core
 from headrace.data._samples.pickling import dumps
+
+# What the claims of one worker are for, in words: the sample with index 5.
+Describe = Callable[[Sequence[_core.HeldClaim]], str]
 
 
 class KeptErrors:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import pickle
-import sys
 import threading
-import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
-
-import numpy as np
 
 from headrace import _core, errors
 from headrace._warnings import warn
@@ -22,15 +16,16 @@ from headrace.data._argument_checks import start_context
 from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
 from headrace.data._samples.in_process_batches import HandOver
-from headrace.data._samples.tensors import is_tensor
 from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.open_files import refuse_open_files
 from headrace.data._worker_tuning import Tuning, processors
 from headrace.data._workers.dataset_snapshot import Snapshot
 from headrace.data._workers.dataset_updates import SentTask, UpdateLog, started_at
+from headrace.data._workers.deaths import DeathPolicy
 from headrace.data._workers.errors import KeptErrors
-from headrace.data._workers.process_pool import DeathPolicy, ProcessPool, Source
+from headrace.data._workers.pickling_checks import explain_pickling, require_importable
+from headrace.data._workers.process_pool import ProcessPool, Source
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup, WorkerTask
@@ -111,7 +106,7 @@ class WorkerGroup:
     def _start_processes(self, config: LoaderConfig) -> ProcessPool:
         context = start_context(config.multiprocessing_context)
         if context.get_start_method() != "fork":
-            _require_importable(config, context.get_start_method())
+            require_importable(config, context.get_start_method())
         elif config.iterable_sharding == "engine" and config.num_workers > 1:
             refuse_open_files(config.dataset)
         policy = DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip")
@@ -124,7 +119,7 @@ class WorkerGroup:
         except BaseException as error:
             updates.close()
             if isinstance(error, Exception):
-                _explain_pickling(config, context.get_start_method(), error)
+                explain_pickling(config, context.get_start_method(), error)
             raise
         if self._snapshot is not None and not (forked or sent):
             self._snapshot = Snapshot.take(self._roots, False)  # to be sent, tensors have moved to shared memory
@@ -280,7 +275,7 @@ class WorkerGroup:
         own = stream is not None and stream.own
         index = self._index_at(problem.epoch, problem.stream_batch if own else problem.batch, problem.row)
         what = self._name(index, problem.stream)
-        exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
+        exit_text, hint = self.pool.deaths.exit_at(problem.epoch, problem.stream_batch)
         error = errors.WorkerDied(
             f"every worker process that made {what} died; the last one {exit_text}. {hint}"
             f"With num_workers=0 {'the sample' if stream is None else 'it'} is made in this process, where a debugger "
@@ -293,8 +288,8 @@ class WorkerGroup:
         """How many worker processes died, and how many samples were left out because of that."""
         pool = self.pool if isinstance(self.pool, ProcessPool) else None
         return {
-            "worker_deaths": 0 if pool is None else pool.deaths,
-            "skipped_samples": 0 if pool is None else pool.skipped,
+            "worker_deaths": 0 if pool is None else pool.deaths.count,
+            "skipped_samples": 0 if pool is None else pool.deaths.skipped,
         }
 
     def _describe(self, claims: Sequence[_core.HeldClaim]) -> str:
@@ -311,83 +306,6 @@ class WorkerGroup:
             return f"the sample with index {index!r}"
         whose = f"worker {worker}'s" if stream.own else "the"
         return f"the batch that begins with element {index} of {whose} stream"
-
-
-class _MainImports(pickle.Pickler):
-    """Records the first class or function of the main module that a pickle needs; writes nothing.
-
-    Attributes:
-        found: it; None: there is none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(self, pickle.HIGHEST_PROTOCOL)
-        self.found: str | None = None
-
-    def write(self, data: Any) -> int:
-        return len(data)
-
-    def persistent_id(self, value: Any) -> int | None:
-        return 0 if isinstance(value, np.ndarray) or is_tensor(value) else None  # which may be large
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
-            self.found = self.found or value.__qualname__
-        return NotImplemented
-
-
-def _require_importable(config: LoaderConfig, start_method: str) -> None:
-    """Refuses, in a notebook or an interactive session, objects that workers would have to import from it.
-
-    Raises:
-        PicklingError: one of the arguments needs it.
-        FailedPrecondition: the program has no file that workers could import at all.
-    """
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    if file is not None and not os.path.exists(file):
-        raise errors.FailedPrecondition(
-            f'workers of the start method "{start_method}" import the main module of the program, and there is no file '
-            f'{file!r}: put the program into a file, or pass multiprocessing_context="fork" or workers="thread"'
-        )
-    if file is not None or getattr(main, "__spec__", None) is not None:
-        return
-    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
-        imports = _MainImports()
-        with contextlib.suppress(Exception):  # what cannot be pickled is reported when workers start
-            imports.dump(getattr(config, name))
-        if imports.found is not None:
-            of, remedy = ", which this notebook, or interactive session, defines", "a module (a .py file)"
-            # Python deletes the __file__ of a program that has run to its end, but not the loader.
-            script = getattr(getattr(main, "__loader__", None), "path", None)
-            if script is not None:
-                of, remedy = f" of the main module {script!r}, which has run to its end", "another module"
-            raise pickle.PicklingError(
-                f'{name} needs {imports.found}{of}, so workers of the start method "{start_method}" cannot import it. '
-                f"Define it in {remedy} that the {'notebook' if script is None else 'program'} imports, or "
-                'pass multiprocessing_context="fork" or workers="thread".'
-            )
-
-
-def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:
-    """Raises an error that names the argument that cannot be sent to workers, if that caused ``error``."""
-    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
-        try:
-            pickle.dumps(getattr(config, name))
-        except Exception as reason:
-            if str(reason) != str(error):
-                continue
-            # What cannot be found by its name is an AttributeError or, from Python 3.14 on, a PicklingError.
-            is_local = isinstance(reason, (AttributeError, pickle.PicklingError))
-            remedy = (
-                "Define it at the top level of a module"
-                if is_local
-                else "Open files and connections, and make locks, where a worker uses them (in `__getitem__`, say)"
-            )
-            raise pickle.PicklingError(
-                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. {remedy}, or '
-                'use multiprocessing_context="fork" or workers="thread".'
-            ) from error
 
 
 def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: int) -> None:

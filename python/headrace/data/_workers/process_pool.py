@@ -11,38 +11,33 @@ import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.process
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
 from headrace.data._system.interpreter_exit import interpreter_exits, process_start
 from headrace.data._system.life_line import LifeLine
-from headrace.data._system.memory_kills import MemoryKills
-from headrace.data._workers.blame import SampleDeaths
 from headrace.data._workers.dataset_updates import UpdateLog, started_at
+from headrace.data._workers.deaths import DeathPolicy, WorkerDeaths
+from headrace.data._workers.errors import Describe
 from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import (
+    WorkerProcess,
     close,
     close_descriptors,
-    describe_exit,
     forkserver_sockets,
     has_ended,
-    in_pytorchs_words,
     join,
     open_pidfd,
     processor_seconds,
     worker_processes,
 )
-from headrace.data._workers.restarts import IdleDeaths, Standstill
 from headrace.data._workers.sample_maker import OUTDATED
 from headrace.data._workers.stacks import Stacks
 from headrace.data._workers.start import StartLog, StartReporter, run_worker
 from headrace.data._workers.start_checks import (
-    MAIN_GUARD,
     NO_MAIN_GUARD,
-    lacks_in_main_module,
     limits_named,
     no_main_guard,
     require_descriptors,
@@ -80,56 +75,6 @@ class Source(NamedTuple):
     stream: StreamTask | None
 
 
-# What the claims of one worker are for, in words: the sample with index 5.
-Describe = Callable[[Sequence[_core.HeldClaim]], str]
-
-
-@dataclasses.dataclass(frozen=True)
-class DeathPolicy:
-    """What happens when workers die at a sample.
-
-    Attributes:
-        max_deaths: deaths of one cause after which the sample is given up.
-        skip: make its batch without it, if that is possible; else the batch fails.
-    """
-
-    max_deaths: int
-    skip: bool
-
-
-@dataclasses.dataclass
-class _Worker:
-    """A running worker process.
-
-    Attributes:
-        started: when, by the monotonic clock.
-        hung: whether it was ended because it had been at a sample for too long.
-        seen: whether it was seen at work.
-    """
-
-    process: multiprocessing.process.BaseProcess
-    started: float
-    hung: bool = False
-    seen: bool = False
-
-    def describe_exit(self) -> str:
-        """What happened, in words that follow "worker 3"."""
-        return "hung, and was killed after the timeout" if self.hung else describe_exit(self.process.exitcode)
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether it was killed from outside: by the kernel, for example, because memory ran out."""
-        return not self.hung and self.process.exitcode == -signal.SIGKILL
-
-
-class _LastWorker(NamedTuple):
-    """The exit of the worker at whose death a sample was given up: its process is closed by the time of the report."""
-
-    exit_text: str
-    pytorchs_words: str
-    was_killed: bool
-
-
 class ProcessPool:
     """Worker processes that fill the arena of one scheduler.
 
@@ -139,7 +84,7 @@ class ProcessPool:
     Thread-safety: one thread at a time, which in practice is the scheduler's consumer.
 
     Attributes:
-        deaths: how many workers have died.
+        deaths: those of its workers, and what follows from them.
         updates: the updates for them. Closed with the pool.
 
     Raises:
@@ -168,21 +113,12 @@ class ProcessPool:
         self._scheduler = scheduler
         self._threads = threads
         self._context = context
-        self._policy = policy
-        self._sample_deaths = SampleDeaths(policy.max_deaths)
-        self._idle_deaths = IdleDeaths()
-        self._standstill = Standstill()
-        self._memory_kills = MemoryKills()
         self._owner = os.getpid()
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         # How often a worker of each number was started.
         self._started: collections.Counter[int] = collections.Counter()
         # By worker: processes that have been asked to stop and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
-        # The workers that died at given-up samples, by epoch and batch.
-        self._given_up: collections.OrderedDict[tuple[int, int], _LastWorker] = collections.OrderedDict()
-        self.deaths = 0
-        self._left_out: set[tuple[int, int]] = set()
         require_main_guard()
         require_descriptors(num_workers)
         self._template: Template | None = None
@@ -192,6 +128,7 @@ class ProcessPool:
             self._starts = files.enter_context(contextlib.closing(StartLog()))
             self._life = files.enter_context(contextlib.closing(LifeLine()))
             self._files = files.pop_all()
+        self.deaths = WorkerDeaths(scheduler, policy, self._starts, context.get_start_method() == "fork")
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
@@ -231,7 +168,7 @@ class ProcessPool:
             "revision": self.updates.revision,
             "updates_size": self.updates.size,
             "sockets": sockets,
-            "delay": self._idle_deaths.delay(worker_id),
+            "delay": self.deaths.delay(worker_id),
             "predecessors": self._started[worker_id],
         }
 
@@ -246,7 +183,7 @@ class ProcessPool:
         )
         return process
 
-    def _start_later(self, worker_id: int, source: Source) -> _Worker:
+    def _start_later(self, worker_id: int, source: Source) -> WorkerProcess:
         """Starts a worker with the dataset of the others.
 
         Raises:
@@ -271,12 +208,12 @@ class ProcessPool:
             )
         return self._start(worker_id, self._process(worker_id, source))
 
-    def _start(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> _Worker:
+    def _start(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> WorkerProcess:
         self._started[worker_id] += 1
         with limits_named(worker_id), process_start():
             process.start()
         worker_processes.add(process)
-        return _Worker(process, time.monotonic())
+        return WorkerProcess(process, time.monotonic())
 
     def _watch(self, worker_id: int) -> None:
         process = self._workers[worker_id].process
@@ -326,133 +263,15 @@ class ProcessPool:
             if process.exitcode == NO_MAIN_GUARD:
                 raise no_main_guard()
             outdated = process.exitcode == OUTDATED
-            self.deaths += not outdated
             seen = {death.producer for death in together}
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
             if not outdated:
-                held = [death for death in together if death.busy]
-                report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
-                reports.append(report + self._note_death(worker_id, worker, held, report, source.stream, describe))
+                reports.append(self.deaths.note(worker_id, worker, together, source.stream, describe))
             close(process)
             self._workers[worker_id] = self._start_later(worker_id, source)
             self._watch(worker_id)
         return reports
-
-    def _note_death(
-        self,
-        worker_id: int,
-        worker: _Worker,
-        held: list[_core.ProducerDeath],
-        report: str,
-        stream: StreamTask | None,
-        describe: Describe,
-    ) -> str:
-        """Decides what happens next, and returns words that continue ``report``."""
-        at_work = [death for death in held if death.at_row]
-        code = worker.process.exitcode
-        cause = "hung" if worker.hung else code
-        by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
-        stats = self._scheduler.stats()
-        samples = stats["samples"]
-        # On its way to a batch of a common stream, it passes the elements of others: the one that makes a batch of them
-        # may die of the same, and knows which.
-        passes = stream is not None and not stream.own and bool(held) and not at_work
-        destination = held[0].sequence if passes else None
-        noted = self._sample_deaths.note(cause, list(by_sample), samples, destination)
-        given_up = [by_sample[sample] for sample in noted]
-        if not at_work:
-            excused = passes and self._sample_deaths.is_on_trial(cause, samples)
-            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples, excused)
-            failure = self._failure_at_start(report, worker)
-            if failure is not None and not (again and samples):
-                raise failure
-            if not again:
-                raise errors.WorkerDied(
-                    f"workers keep dying before they produce a sample: {report}. "
-                    f"{in_pytorchs_words(worker.process)}{self._hint(worker)}See their output; with "
-                    "num_workers=0, the dataset runs in this process."
-                )
-            self._require_progress(stats, report, worker)
-            when = "while it was idle" if samples else "before it made a sample"
-            when = "while it read the stream" if stream is not None and held else when
-            when = when if failure is None else f"while it started ({failure})"
-            return f" {when}; another worker takes its place"
-        self._idle_deaths.forget(worker_id)
-        if given_up:
-            self._standstill.forget()
-            self._idle_deaths.start_again()
-        else:
-            self._require_progress(stats, report, worker)
-        outcomes = {self._give_up(death, worker) for death in given_up}
-        return f" while it made {describe(at_work)}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
-
-    def _require_progress(self, stats: dict[str, Any], report: str, worker: _Worker) -> None:
-        """Raises WorkerDied if workers have died for too long without completing anything."""
-        standstill = self._standstill
-        if not standstill.note(stats["samples"], self._memory_kills.count()):
-            raise errors.WorkerDied(
-                f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which no "
-                f"sample was completed: {report}. {in_pytorchs_words(worker.process)}{self._hint(worker)}"
-            )
-
-    def _hint(self, worker: _Worker) -> str:
-        """Sentences on the reason of an exit that does not explain itself."""
-        return self._memory_hint() if worker.was_killed else ""
-
-    def _memory_hint(self) -> str:
-        """Whether memory has run out, and who has it now."""
-        memory = self._memory_kills.describe()
-        if not memory:
-            return (
-                "The kernel also sends this signal when memory runs out: smaller batches, a smaller prefetch_factor or "
-                "fewer workers need less. "
-            )
-        stats = self._scheduler.stats()
-        held, resident = stats["held_slots"], stats["resident_bytes"] >> 20
-        return (
-            f"{memory}The loader's shared memory takes {resident} MiB, and the program keeps {held} batches in it. "
-            "Smaller batches, a smaller prefetch_factor, fewer workers or fewer kept batches need less. "
-        )
-
-    def _failure_at_start(self, report: str, worker: _Worker) -> BaseException | None:
-        """The exception for a worker that exited before it could do anything; None if it has started."""
-        process = worker.process
-        if process.exitcode != 1:  # as Python ends after an exception
-            return None
-        if self._context.get_start_method() == "fork" or self._starts.began(process.pid):
-            error = self._starts.error(process.pid)
-            return lacks_in_main_module(error) or error
-        return errors.FailedPrecondition(
-            f"{report} while it imported the main module of the program, as each worker does when it starts: see the "
-            f"traceback that it printed. {MAIN_GUARD}"
-        )
-
-    @property
-    def skipped(self) -> int:
-        """How many samples were given up and left out."""
-        return len(self._left_out)
-
-    def _give_up(self, death: _core.ProducerDeath, worker: _Worker) -> str:
-        if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
-            self._left_out.add((death.sequence, death.row))  # which a worker that had it, too, may have died at since
-            return "its batch is made without it"
-        self._given_up[(death.epoch, death.batch)] = _LastWorker(
-            worker.describe_exit(),
-            "" if worker.hung else in_pytorchs_words(worker.process),
-            worker.was_killed,
-        )
-        while len(self._given_up) > 2048:
-            self._given_up.popitem(last=False)
-        self._scheduler.abandon(death.sequence, death.row)
-        return "it is given up"
-
-    def exit_at(self, epoch: int, batch: int) -> tuple[str, str]:
-        """How the last worker that made a given-up sample of that batch ended, and the possible reason."""
-        last = self._given_up.get((epoch, batch))
-        if last is None:
-            return describe_exit(None), ""
-        return last.exit_text, last.pytorchs_words + (self._memory_hint() if last.was_killed else "")
 
     def explain(self, held: list[_core.HeldClaim], describe: Describe) -> str:
         """Sample, process and stack of the workers that hold those claims; of all workers if there are no claims."""

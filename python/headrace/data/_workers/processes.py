@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import glob
 import multiprocessing
@@ -20,6 +21,31 @@ from headrace._weak_collections import WeakBag
 # Worker processes of this process.
 worker_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
 _is_fork = False
+
+
+@dataclasses.dataclass
+class WorkerProcess:
+    """A running worker process.
+
+    Attributes:
+        started: when, by the monotonic clock.
+        hung: whether it was ended because it had been at a sample for too long.
+        seen: whether it was seen at work.
+    """
+
+    process: multiprocessing.process.BaseProcess
+    started: float
+    hung: bool = False
+    seen: bool = False
+
+    def describe_exit(self) -> str:
+        """What happened, in words that follow "worker 3"."""
+        return "hung, and was killed after the timeout" if self.hung else describe_exit(self.process.exitcode)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was killed from outside: by the kernel, for example, because memory ran out."""
+        return not self.hung and self.process.exitcode == -signal.SIGKILL
 
 
 def describe_exit(code: int | None) -> str:

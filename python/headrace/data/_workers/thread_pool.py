@@ -11,8 +11,9 @@ import weakref
 
 from headrace import _core
 from headrace.data._system.start_thread import start_thread
+from headrace.data._workers.errors import Describe
 from headrace.data._workers.main import serve_in_thread
-from headrace.data._workers.process_pool import GRACE, MOST_STACKS, Describe
+from headrace.data._workers.process_pool import GRACE, MOST_STACKS
 from headrace.data._workers.sample_maker import SampleMaker
 
 
