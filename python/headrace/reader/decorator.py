@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import functools
 import itertools
-import queue
 import random
-import shlex
-import signal
-import subprocess
 import threading
-import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from headrace import errors
-from headrace._warnings import warn
+from headrace.reader._checks import check_positive, check_readers
+from headrace.reader._pipe_reader import PipeReader
+from headrace.reader._readahead import LOOK_EVERY, Passes, Readahead
 
 __all__ = [
     "ComposeNotAligned",
@@ -38,16 +31,9 @@ __all__ = [
 ]
 
 Reader = Callable[[], Iterable[Any]]
-Item = TypeVar("Item")
 
 # Samples of a headrace.DataLoader.
 _MOST_AHEAD = 512
-# Seconds between two checks whether the reader is still used.
-_LOOK_EVERY = 0.05
-# Seconds in which threads that only look stop.
-_STOP_WITHIN = 4 * _LOOK_EVERY
-# Seconds that a pass waits for a mapper or a reader of the one before.
-_PATIENCE = 5.0
 
 
 class ComposeNotAligned(ValueError):
@@ -56,8 +42,8 @@ class ComposeNotAligned(ValueError):
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
     """A reader of lists of ``batch_size`` samples of ``reader``; the last one may be shorter unless ``drop_last``."""
-    _check_readers(reader)
-    _positive("batch_size", batch_size)
+    check_readers(reader)
+    check_positive("batch_size", batch_size)
 
     def batches() -> Iterator[list[Any]]:
         samples: list[Any] = []
@@ -74,8 +60,8 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[
 
 def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of ``reader``, shuffled (by Python's ``random``) within runs of ``buf_size``."""
-    _check_readers(reader)
-    _positive("buf_size", buf_size)
+    check_readers(reader)
+    check_positive("buf_size", buf_size)
 
     def shuffled() -> Iterator[Any]:
         for run in batch(reader, buf_size)():
@@ -87,13 +73,13 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
     """A reader of the results of ``func``, called with one sample of each reader; it ends with the shortest."""
-    _check_readers(*readers)
+    check_readers(*readers)
     return lambda: map(func, *[reader() for reader in readers])
 
 
 def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of the first reader, then those of the second, and so on."""
-    _check_readers(*readers)
+    check_readers(*readers)
     return lambda: itertools.chain.from_iterable(reader() for reader in readers)
 
 
@@ -104,7 +90,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
         check_alignment: raise :class:`ComposeNotAligned` if one ends before another, rather than end with the
             shortest.
     """
-    _check_readers(*readers)
+    check_readers(*readers)
 
     def composed() -> Iterator[tuple[Any, ...]]:
         missing = object()
@@ -121,7 +107,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iter
 
 def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
     """A reader of the first ``n`` samples of ``reader``."""
-    _check_readers(reader)
+    check_readers(reader)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise errors.InvalidArgument(f"n has to be a number of samples, got {n!r}")
     return lambda: itertools.islice(iter(reader()), n)
@@ -133,7 +119,7 @@ def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
 
     Thread-safe. If ``reader`` raises, the next call reads it again.
     """
-    _check_readers(reader)
+    check_readers(reader)
     lock = threading.Lock()
     samples: list[tuple[Any, ...]] = []
 
@@ -161,8 +147,8 @@ class Fake:
         Raises:
             InvalidArgument: when it is read, if ``reader`` has no sample.
         """
-        _check_readers(reader)
-        _positive("data_num", data_num)
+        check_readers(reader)
+        check_positive("data_num", data_num)
 
         def fake() -> Iterator[Any]:
             if not self._sample:
@@ -176,135 +162,19 @@ class Fake:
         return fake
 
 
-class _Ended:
-    """Comes after the last item of a queue.
-
-    Attributes:
-        error: the exception that ended it; None: there are no more items.
-    """
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-class _Readahead(Generic[Item]):
-    """A bounded queue between threads that make items and one that reads them, which may go away at any moment.
-
-    A maker puts through :meth:`put`, which gives up once the reader is no longer used. An exception of a maker reaches
-    the reader after the items of all makers: the others have to end, too. Thread-safe.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._items: queue.Queue[Item | _Ended] = queue.Queue(size)
-        self.abandoned = threading.Event()  # set once the reader is no longer used
-
-    def put(self, item: Item | _Ended) -> bool:
-        """Whether it may still be read."""
-        while not self.abandoned.is_set():
-            with contextlib.suppress(queue.Full):
-                self._items.put(item, timeout=_LOOK_EVERY)
-                return True
-        return False
-
-    def make(self, items: Callable[[], Iterable[Item]]) -> None:
-        """Puts all items, and how they end."""
-        error: BaseException | None = None
-        try:
-            iterator = iter(items())
-            try:
-                for item in iterator:
-                    if not self.put(item):
-                        return
-            finally:
-                close = getattr(iterator, "close", None)
-                if close is not None:
-                    close()
-        except BaseException as raised:
-            error = raised
-        self.put(_Ended(error))
-
-    def read(self, makers: int) -> Iterator[Item]:
-        """The items, until this many makers have finished, or the reader is no longer used."""
-        error: BaseException | None = None
-        while makers > 0:
-            try:
-                item = self._items.get(timeout=_LOOK_EVERY)
-            except queue.Empty:
-                if self.abandoned.is_set():
-                    return
-                continue
-            if isinstance(item, _Ended):
-                error = error or item.error
-                makers -= 1
-            else:
-                yield item
-        if error is not None:
-            raise error
-
-
-class _Passes:
-    """The threads of all passes of a reader, of which each pass has its own.
-
-    Args:
-        owner, *functions: names the reader, and the functions of the user that its threads call.
-    """
-
-    def __init__(self, owner: str, *functions: Callable[..., Any]) -> None:
-        self._owner, self._functions = owner, functions
-        # Threads of earlier passes that may not have stopped yet.
-        self._earlier: set[threading.Thread] = set()
-
-    def await_earlier(self) -> None:
-        """Waits for the threads of earlier passes: the functions of the user may share state between passes."""
-        threads = tuple(self._earlier)
-        _join(threads, _PATIENCE)
-        self._earlier.difference_update(threads)
-        if any(thread.is_alive() for thread in threads):
-            names = " or ".join(getattr(each, "__qualname__", None) or repr(each) for each in self._functions)
-            warn(
-                f"{self._owner}: {names} has not returned for {_PATIENCE:.0f} s to a pass that was left early. The "
-                "next one begins all the same, and runs it in another thread meanwhile"
-            )
-
-    @contextlib.contextmanager
-    def threads(self, readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
-        """Runs ``targets`` in threads within this context; at the end, tells them to stop. One that is in a function of
-        the user is not waited for, since it may never return: it stops at its next item.
-        """
-        threads: list[threading.Thread] = []
-        try:
-            for target in targets:
-                thread = threading.Thread(target=target, name="headrace reader", daemon=True)
-                thread.start()
-                threads.append(thread)
-            yield
-        finally:
-            for each in readahead:
-                each.abandoned.set()
-            self._earlier.update(threads)
-            _join(threads, _STOP_WITHIN)
-
-
-def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
-    """Waits for threads, but no longer than that for all of them."""
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
 def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples.
 
     After a pass that was left early, the next one waits until ``reader`` has returned the sample that it was making;
     after five seconds it begins with a warning.
     """
-    _check_readers(reader)
-    _positive("size", size)
-    passes = _Passes("buffered", reader)
+    check_readers(reader)
+    check_positive("size", size)
+    passes = Passes("buffered", reader)
 
     def ahead() -> Iterator[Any]:
         passes.await_earlier()
-        readahead: _Readahead[Any] = _Readahead(size)
+        readahead: Readahead[Any] = Readahead(size)
         with passes.threads([readahead], [lambda: readahead.make(reader)]):
             yield from readahead.read(1)
 
@@ -324,22 +194,22 @@ def xmap_readers(
         buffer_size: number of samples that may be ahead on either side of the threads.
         order: samples come in the order of ``reader``; otherwise in the order in which they are ready.
     """
-    _check_readers(reader)
-    _positive("process_num", process_num)
-    _positive("buffer_size", buffer_size)
-    passes = _Passes("xmap_readers", reader, mapper)
+    check_readers(reader)
+    check_positive("process_num", process_num)
+    check_positive("buffer_size", buffer_size)
+    passes = Passes("xmap_readers", reader, mapper)
 
     def mapped() -> Iterator[Any]:
         passes.await_earlier()
-        samples: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
-        results: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
+        samples: Readahead[tuple[int, Any]] = Readahead(buffer_size)
+        results: Readahead[tuple[int, Any]] = Readahead(buffer_size)
         source = samples.read(1)
         lock, failed = threading.Lock(), threading.Event()
         # Results wait for those before them: so many samples may have been taken that were not yet given out.
         room = threading.Semaphore(buffer_size + process_num)
 
         def has_room() -> bool:
-            while not room.acquire(timeout=_LOOK_EVERY):
+            while not room.acquire(timeout=LOOK_EVERY):
                 if failed.is_set() or results.abandoned.is_set():
                     return False
             return True
@@ -409,8 +279,8 @@ def multiprocess_reader(
     readers = list(readers)
     if not readers:
         raise errors.InvalidArgument("multiprocess_reader needs a reader")
-    _check_readers(*readers)
-    _positive("queue_size", queue_size)
+    check_readers(*readers)
+    check_positive("queue_size", queue_size)
 
     def read() -> Iterator[Any]:
         from headrace.data import DataLoader
@@ -429,113 +299,3 @@ def multiprocess_reader(
             loader.shutdown()
 
     return read
-
-
-class PipeReader:
-    """Reads the lines that a command writes, such as ``PipeReader("hadoop fs -cat /path/part-*")``.
-
-    Args:
-        command: a program and its arguments, split as a shell splits words; no shell runs.
-        bufsize: number of bytes to read at a time.
-        file_type: "plain" or "gzip".
-
-    Raises:
-        InvalidArgument: one of these is out of range.
-        IoError: there is no such program.
-    """
-
-    def __init__(self, command: str, bufsize: int = 8192, file_type: str = "plain") -> None:
-        if not isinstance(command, str) or not command.strip():
-            raise errors.InvalidArgument(f"command has to be a text, got {command!r}")
-        if file_type not in ("plain", "gzip"):
-            raise errors.InvalidArgument(f'file_type has to be "plain" or "gzip", got {file_type!r}')
-        _positive("bufsize", bufsize)
-        self.command, self.bufsize, self.file_type = command, bufsize, file_type
-        try:
-            self.process = subprocess.Popen(shlex.split(command), bufsize=bufsize, stdout=subprocess.PIPE)
-        except OSError as error:
-            raise errors.IoError(f"cannot run {command!r}: {error.strerror}") from error
-
-    def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
-        """The lines that it writes, in UTF-8, without their ends.
-
-        Args:
-            cut_lines: yield lines; otherwise chunks of at most ``bufsize`` bytes before decompression.
-            line_break: the separator of lines.
-
-        Raises:
-            IoError: in the end, if the command has failed.
-            DataLoss: what it writes is cut off, or not compressed by gzip.
-        """
-        output = self.process.stdout
-        assert output is not None
-        chunks: Iterator[bytes] = iter(functools.partial(output.read, self.bufsize), b"")
-        if self.file_type == "gzip":
-            chunks = _decompressed(chunks, self.command)
-        damage: errors.DataLoss | None = None
-        try:
-            yield from _lines(chunks, line_break) if cut_lines else _texts(chunks)
-        except errors.DataLoss as error:
-            damage = error
-        finally:
-            output.close()
-            code = self.process.wait()
-        if damage is not None and code in (0, -signal.SIGPIPE):  # it was not read to its end
-            raise damage
-        if code != 0:
-            raise errors.IoError(f"{self.command!r} exited with status {code}") from damage
-
-
-def _lines(chunks: Iterable[bytes], line_break: str) -> Iterator[str]:
-    rest, mark = b"", line_break.encode()
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(mark)
-        for line in lines:
-            yield line.decode()
-    if rest:
-        yield rest.decode()
-
-
-def _texts(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The text of chunks, which may end within a character: it is then part of the next."""
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for chunk in chunks:
-        if text := decoder.decode(chunk):
-            yield text
-    if text := decoder.decode(b"", final=True):
-        yield text
-
-
-def _decompressed(chunks: Iterable[bytes], command: str) -> Iterator[bytes]:
-    """What gzip has compressed, in one file or several, one after the other. DataLoss if it is damaged, or cut off."""
-    member, is_first = None, True
-    try:
-        for chunk in chunks:
-            while chunk:
-                if member is None and not is_first:
-                    chunk = chunk.lstrip(b"\0")  # files may be padded
-                    if not chunk:
-                        break
-                member, is_first = member or zlib.decompressobj(zlib.MAX_WBITS | 16), False
-                yield member.decompress(chunk)
-                chunk = member.unused_data
-                if member.eof:
-                    member = None
-    except zlib.error as error:
-        raise errors.DataLoss(f"what {command!r} writes is not compressed by gzip, or is damaged: {error}") from error
-    if member is not None:
-        raise errors.DataLoss(f"what {command!r} writes is cut off: it ends within a compressed file")
-
-
-def _check_readers(*readers: Any) -> None:
-    for reader in readers:
-        if not callable(reader):
-            raise errors.TypeMismatch(
-                f"a reader is a function that returns an iterable, got {type(reader).__name__}"
-                + (": pass the function, without calling it" if isinstance(reader, Iterator) else "")
-            )
-
-
-def _positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise errors.InvalidArgument(f"{name} has to be a positive number, got {value!r}")
