@@ -10,20 +10,13 @@ The arena, the scheduler of its batches, and how workers claim rows are C++: ``r
 """
 
 from headrace.data._dataloader import DataLoader
-from headrace.data._datasets.datasets import (
-    ChainDataset,
-    ConcatDataset,
-    Dataset,
-    IterableDataset,
-    StackDataset,
-    Subset,
-    TensorDataset,
-    random_split,
-)
+from headrace.data._datasets.datasets import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 from headrace.data._datasets.frozen_list import FrozenList
 from headrace.data._datasets.grain import RecordMetadata, SampledDataset
+from headrace.data._datasets.iterable_datasets import ChainDataset, IterableDataset
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.packing import PackedDataset, PackedIterableDataset
+from headrace.data._datasets.random_split import random_split
 from headrace.data._datasets.schedule import Schedule
 from headrace.data._randomness.sample_seeds import record_generator
 from headrace.data._samplers.permuted_range import PermutedRange

@@ -25,15 +25,10 @@ from headrace.data._argument_checks import (
     seconds,
     start_method,
 )
-from headrace.data._datasets.datasets import (
-    bulk_method,
-    is_iter_datapipe,
-    is_iterable_dataset,
-    is_read_once,
-    is_torch_dataset,
-    wants_out,
-)
+from headrace.data._datasets.capabilities import is_torch_dataset, wants_out
+from headrace.data._datasets.datasets import bulk_method
 from headrace.data._datasets.grain import SampledDataset, is_grain_sampler
+from headrace.data._datasets.iterable_datasets import is_iter_datapipe, is_iterable_dataset, is_read_once
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samples.collation import (
     DefaultCollate,

@@ -19,7 +19,8 @@ from headrace._weak_collections import WeakBag
 from headrace.data._argument import Argument
 from headrace.data._argument_checks import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._datasets.datasets import has_state, read_twice
+from headrace.data._datasets.datasets import has_state
+from headrace.data._datasets.iterable_datasets import read_twice
 from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.feed import Feed
 from headrace.data._iteration.idle import IdleEngine

@@ -1,4 +1,4 @@
-"""headrace.data._datasets.datasets: optional methods of datasets, and datasets made of others."""
+"""headrace.data._datasets: optional methods of datasets, and datasets made of others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 from loader_datasets import Bulk, Ints, Random, ShortBulk, same
 
-from headrace.data._datasets.datasets import (
-    ChainDataset,
-    ConcatDataset,
-    Dataset,
-    Fetcher,
-    IterableDataset,
-    StackDataset,
-    Subset,
-    TensorDataset,
-    is_iterable_dataset,
-    random_split,
-)
+from headrace.data._datasets.datasets import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
+from headrace.data._datasets.fetcher import Fetcher
+from headrace.data._datasets.iterable_datasets import ChainDataset, IterableDataset, is_iterable_dataset
+from headrace.data._datasets.random_split import random_split
 from headrace.data._randomness.sample_seeds import record_generator
 
 

@@ -14,7 +14,8 @@ import pytest
 from loader_datasets import Bulk, Ints, Random, same
 from test_dataset import Count, Filling, StatefulCount
 
-from headrace.data._datasets.datasets import ConcatDataset, Fetcher, StackDataset
+from headrace.data._datasets.datasets import ConcatDataset, StackDataset
+from headrace.data._datasets.fetcher import Fetcher
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.schedule import Schedule
 from headrace.data._randomness.sample_seeds import record_generator

@@ -14,7 +14,7 @@ import pytest
 from loader_datasets import Ints, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data._datasets.datasets import Fetcher
+from headrace.data._datasets.fetcher import Fetcher
 from headrace.data._datasets.packing import PackedDataset, PackedIterableDataset
 
 

@@ -11,7 +11,8 @@ from loader_datasets import Ints, Random, Vectors
 
 from headrace import data as ours
 from headrace.data import DataLoader
-from headrace.data._datasets.datasets import is_iterable_dataset, is_torch_dataset
+from headrace.data._datasets.capabilities import is_torch_dataset
+from headrace.data._datasets.iterable_datasets import is_iterable_dataset
 from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data._datasets.packing import PackedDataset
 

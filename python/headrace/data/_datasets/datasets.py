@@ -1,32 +1,23 @@
-"""Datasets: the methods that one has, and datasets made of others."""
+"""Map-style datasets, and those made of others."""
 
 from __future__ import annotations
 
 import abc
 import bisect
-import inspect
 import itertools
-import math
 import operator
-import re
 import sys
-import types
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace import errors
-from headrace.data._argument_checks import is_torch_generator
-from headrace.data._randomness.sample_seeds import record_generator
-from headrace.data._samplers.permuted_range import PermutedRange
-from headrace.data._samplers.seeds import fresh_seed, import_torch_data, seed_of
+from headrace.data._datasets.capabilities import passes_on, tell_epoch, wants_out, wants_rng
+from headrace.data._datasets.iterable_datasets import is_iterable_dataset
 from headrace.data._short_repr import short_repr
 
 Sample = TypeVar("Sample", covariant=True)
-Getitem = TypeVar("Getitem", bound=Callable[..., Any])
 
 
 @runtime_checkable
@@ -66,114 +57,15 @@ def concatenated(first: Any, second: Any) -> ConcatDataset:
     return ConcatDataset([first, second])
 
 
-class IterableDataset(Generic[Sample]):
-    """A stream of samples, for data that cannot be indexed. A subclass defines ``__iter__``.
-
-    It may offer more:
-
-    - ``__len__``: how many samples there are.
-    - ``set_epoch(epoch)``: called before each iteration.
-    - ``state_dict()``: the position of the latest iteration, which JSON can hold; ``load_state_dict(state)``: the next
-      iteration resumes there, and the one after it starts from the beginning.
-    """
-
-    def __iter__(self) -> Iterator[Sample]:
-        raise NotImplementedError(f"{type(self).__name__} must define __iter__")
-
-    def __add__(self, other: Any) -> ChainDataset:
-        return ChainDataset([self, other])
-
-    __repr__ = short_repr
-
-
-def is_iterable_dataset(dataset: Any) -> bool:
-    """Whether ``dataset`` is read as a stream rather than by index.
-
-    Streams are :class:`IterableDataset`, ours or torch's, and anything with ``__iter__`` but no ``__getitem__``.
-    """
-    if isinstance(dataset, IterableDataset):
-        return True
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
-        return True
-    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
-
-
-# The modules of iterators that never begin anew.
-_OF_ITERATORS = getattr(sys, "stdlib_module_names", frozenset({"builtins", "itertools", "_csv", "_io", "csv"}))
-
-
-def is_read_once(dataset: Any) -> bool:
-    """Whether an iterable dataset is a generator, a file or another iterator of Python's own, which is empty once it
-    was read. A class of the program that returns itself from ``__iter__`` may begin anew.
-    """
-    kind = type(dataset)
-    return hasattr(kind, "__next__") and str(kind.__module__).partition(".")[0] in _OF_ITERATORS
-
-
-def read_twice() -> errors.FailedPrecondition:
-    return errors.FailedPrecondition(
-        "dataset is an iterator, which can be read only once; pass an object whose __iter__ returns a new iterator"
-    )
-
-
-def is_torch_dataset(dataset: Any) -> bool:
-    """Whether a dataset, or one that it wraps, is one of torch's; does not import torch."""
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None:
-        return False
-    if isinstance(dataset, torch_data.Dataset):
-        return True
-    several = getattr(dataset, "datasets", None) or ()
-    parts = [getattr(dataset, "dataset", None), *(several.values() if isinstance(several, dict) else several)]
-    return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
-
-
 def is_concatenation(dataset: Any) -> bool:
     """Whether a dataset is a ConcatDataset, ours or torch's; does not import torch."""
     torchs = getattr(sys.modules.get("torch.utils.data"), "ConcatDataset", ConcatDataset)
     return isinstance(dataset, (ConcatDataset, torchs))
 
 
-def is_iter_datapipe(dataset: Any) -> bool:
-    """Whether a dataset is one of torch's iterable DataPipes; does not import torch."""
-    pipe = getattr(sys.modules.get("torch.utils.data"), "IterDataPipe", None)
-    return pipe is not None and isinstance(dataset, pipe)
-
-
-def wants_rng(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` takes ``rng``, the record's generator."""
-    if getattr(dataset.__getitem__, "passes_on", False):
-        return any(part.wants_rng for part in dataset._parts)
-    return _has_parameter(dataset.__getitem__, "rng")
-
-
-def wants_out(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` takes ``out``, the sample's place in the batch."""
-    if getattr(dataset.__getitem__, "passes_on", False):
-        return any(part.wants_out for part in dataset._parts)
-    return _has_parameter(dataset.__getitem__, "out")
-
-
 def bulk_method(dataset: Any) -> Callable[[list[Any]], list[Any]] | None:
     """A dataset's ``__getitems__``, if it can be used: not if each record gets something of its own."""
     return Part(dataset).bulk
-
-
-def passes_on(getitem: Getitem) -> Getitem:
-    """Marks the ``__getitem__`` of a :class:`ComposedDataset` that passes ``rng`` and ``out`` on to its parts.
-
-    If a subclass overrides it, the new one has no mark, and its own parameters count.
-    """
-    getitem.passes_on = True  # type: ignore[attr-defined]
-    return getitem
-
-
-def tell_epoch(datasets: Iterable[Any], epoch: int) -> None:
-    """Calls ``set_epoch`` of those datasets that have it."""
-    for dataset in datasets:
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
 
 
 def has_state(dataset: Any) -> bool:
@@ -183,61 +75,11 @@ def has_state(dataset: Any) -> bool:
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
 
 
-def _has_parameter(method: Callable[..., Any], name: str) -> bool:
-    if isinstance(method, (types.BuiltinMethodType, types.MethodWrapperType)):
-        # inspect would compile this text, and leave cycles for the garbage collector.
-        return name in re.findall(r"\w+", getattr(method, "__text_signature__", None) or "")
-    try:
-        return name in inspect.signature(method).parameters
-    except (TypeError, ValueError):  # a method without a signature, written in C
-        return False
-
-
-class Fetcher:
-    """Reads samples from a dataset for one loader, passing the generators that it takes.
-
-    Not thread-safe: one per worker.
-
-    Attributes:
-        wants_rng: the dataset gets the record's generator.
-        wants_out: ``getitem`` is called with the index and ``out``; else with the index alone.
-        bulk: the dataset's ``__getitems__``, if it has one that can be used.
-        getitem: makes one sample.
-    """
-
-    def __init__(self, dataset: Any, seed: int) -> None:
-        dataset = _adopted(dataset)
-        self._dataset = dataset
-        self._seed = seed
-        self._epoch = 0
-        self.wants_rng = wants_rng(dataset)
-        self.wants_out = wants_out(dataset)
-        self.bulk = bulk_method(dataset)
-        self.getitem: Callable[..., Any]
-        if self.wants_rng:
-            self.getitem = self._getitem_filling_with_generator if self.wants_out else self._getitem_with_generator
-        else:
-            self.getitem = self._getitem_filling if self.wants_out else dataset.__getitem__
-
-    def set_epoch(self, epoch: int) -> None:
-        """Selects the epoch of the records that are read next."""
-        self._epoch = epoch
-
-    def _getitem_with_generator(self, index: Any) -> Any:
-        return self._dataset.__getitem__(index, rng=record_generator(self._seed, self._epoch, index))
-
-    def _getitem_filling(self, index: Any, out: Any = None) -> Any:
-        return self._dataset.__getitem__(index, out=out)
-
-    def _getitem_filling_with_generator(self, index: Any, out: Any = None) -> Any:
-        return self._dataset.__getitem__(index, rng=record_generator(self._seed, self._epoch, index), out=out)
-
-
 class Part:
     """A wrapped dataset: the arguments it accepts, and how it is read."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset = _adopted(dataset)
+        self.dataset = dataset = adopted(dataset)
         self.wants_rng = hasattr(dataset, "__getitem__") and wants_rng(dataset)
         self.wants_out = hasattr(dataset, "__getitem__") and wants_out(dataset)
 
@@ -461,7 +303,7 @@ class StackDataset(ComposedDataset):
         return None if any(spec is None for spec in specs) else self._joined(specs)
 
 
-def _adopted(dataset: Any) -> Any:
+def adopted(dataset: Any) -> Any:
     """The dataset to read: ours in place of torch's class, if that would keep ``rng`` or ``out`` from its parts."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
@@ -503,95 +345,6 @@ class TensorDataset:
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
         return tuple([tensor[index] for tensor in self.tensors])
-
-
-class ChainDataset(IterableDataset[Any]):
-    """The concatenation of iterable datasets.
-
-    Its state is that of the current dataset, if it has one, or else how many of its samples to skip.
-
-    Args:
-        datasets: iterable datasets.
-    """
-
-    def __init__(self, datasets: Iterable[Any]) -> None:
-        self.datasets = list(datasets)
-        self._number = 0  # of the current dataset
-        self._samples = 0  # that it has yielded
-        self._resumed: dict[str, Any] | None = None
-
-    def __len__(self) -> int:
-        return sum(len(dataset) for dataset in self.datasets)
-
-    def __iter__(self) -> Iterator[Any]:
-        resumed, self._resumed = self._resumed, None
-        first, samples = (resumed["dataset"], resumed["samples"]) if resumed is not None else (0, 0)
-        for number, dataset in enumerate(self.datasets):
-            if not is_iterable_dataset(dataset):
-                raise TypeError(f"ChainDataset needs iterable datasets, and {type(dataset).__name__} is not one")
-            if number < first:
-                continue
-            skipped = samples if number == first else 0
-            self._number, self._samples = number, skipped
-            if number == first and resumed is not None and resumed["state"] is not None:
-                dataset.load_state_dict(resumed["state"])
-                skipped = 0
-            for sample in itertools.islice(dataset, skipped, None):
-                self._samples += 1
-                yield sample
-
-    def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to the datasets that have ``set_epoch``."""
-        tell_epoch(self.datasets, epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position of the latest iteration."""
-        if self._resumed is not None:
-            return self._resumed
-        state = None
-        if self._samples and hasattr(self.datasets[self._number], "state_dict"):
-            state = self.datasets[self._number].state_dict()
-        return {"dataset": self._number, "samples": self._samples, "state": state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration resumes where ``state`` was taken."""
-        self._resumed = dict(state)
-
-
-def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 0) -> list[Subset]:
-    """Splits a dataset at random into parts that do not overlap.
-
-    Args:
-        dataset: any map-style dataset.
-        lengths: of the parts, which add up to the dataset's; or fractions that add up to 1: each part is rounded down,
-            and the remaining samples go to the parts in turn, one each.
-        generator: a seed, by default 0, so that every run has the same split; or a NumPy generator, from which a seed
-            is drawn; or a torch generator: then the split is exactly torch's. None: a different split each time.
-
-    Raises:
-        ValueError: the lengths do not add up, or a fraction is not between 0 and 1.
-    """
-    total = len(dataset)
-    sizes: list[Any] = list(lengths)
-    if math.isclose(sum(sizes), 1) and sum(sizes) <= 1:
-        for i, fraction in enumerate(sizes):
-            if not 0 <= fraction <= 1:
-                raise ValueError(f"fraction {i} must be from 0 to 1, got {fraction}")
-        sizes = [math.floor(total * fraction) for fraction in sizes]
-        for i in range(total - sum(sizes)):
-            sizes[i % len(sizes)] += 1
-        for i, size in enumerate(sizes):
-            if size == 0:
-                warnings.warn(f"part {i} of the split is empty", stacklevel=2)
-    if sum(sizes) != total:
-        raise ValueError(f"the lengths add up to {sum(sizes)}, and the dataset has {total} samples")
-    if is_torch_generator(generator):
-        torch_parts = import_torch_data().random_split(range(total), sizes, generator)
-        return [Subset(dataset, np.array(list(part.indices), np.int64)) for part in torch_parts]
-    seed = seed_of(generator)
-    order = PermutedRange(total, fresh_seed() if seed is None else seed)
-    ends = itertools.accumulate(sizes)
-    return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
 
 
 def in_range(index: Any, length: int) -> int:

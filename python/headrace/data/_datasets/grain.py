@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data._argument_checks import integer
-from headrace.data._datasets.datasets import wants_rng
+from headrace.data._datasets.capabilities import wants_rng
 
 
 def grain_batch_count(batch_size: int, length: int, workers: int, shard: int, shards: int, drop_last: bool) -> int:

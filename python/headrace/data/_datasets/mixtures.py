@@ -15,17 +15,9 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
-from headrace.data._datasets.datasets import (
-    ComposedDataset,
-    IterableDataset,
-    Part,
-    has_state,
-    in_range,
-    is_concatenation,
-    is_iterable_dataset,
-    passes_on,
-    tell_epoch,
-)
+from headrace.data._datasets.capabilities import passes_on, tell_epoch
+from headrace.data._datasets.datasets import ComposedDataset, Part, has_state, in_range, is_concatenation
+from headrace.data._datasets.iterable_datasets import IterableDataset, is_iterable_dataset
 from headrace.data._datasets.schedule import Schedule
 from headrace.data._samplers.permuted_range import Int64Array
 from headrace.data._samplers.protocols import SeekableSampler

@@ -15,17 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data._argument_checks import positive
-from headrace.data._datasets.datasets import (
-    ComposedDataset,
-    IterableDataset,
-    Part,
-    has_state,
-    in_range,
-    is_iterable_dataset,
-    passes_on,
-    tell_epoch,
-)
+from headrace.data._datasets.capabilities import passes_on, tell_epoch
+from headrace.data._datasets.datasets import ComposedDataset, Part, has_state, in_range
 from headrace.data._datasets.first_fit import FirstFit
+from headrace.data._datasets.iterable_datasets import IterableDataset, is_iterable_dataset
 from headrace.data._samplers.permuted_range import Int64Array
 
 # The length of a row: one for all features, or by feature.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace.data._datasets.datasets import Fetcher
+from headrace.data._datasets.fetcher import Fetcher
 from headrace.data._randomness.global_generators import global_generators
 from headrace.data._randomness.sample_seeds import (
     COLLATION_ROW,

@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from headrace.data._datasets.datasets import has_state, is_read_once, read_twice, tell_epoch
+from headrace.data._datasets.capabilities import tell_epoch
+from headrace.data._datasets.datasets import has_state
+from headrace.data._datasets.iterable_datasets import is_read_once, read_twice
 from headrace.data._samples.pickling import dumps
 
 # Several batches share the cost of a large state: for each _BYTES_PER_BATCH of it, one batch is sent without it, but at
