@@ -8,7 +8,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import layers
 from headrace.fluid.framework import Variable
-from headrace.fluid.layers.image import Size
+from headrace.fluid.layers.windows import Size
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = ["glu", "img_conv_group", "scaled_dot_product_attention", "sequence_conv_pool", "simple_img_conv_pool"]

@@ -15,10 +15,12 @@ from headrace.fluid.layers import (
     composed,
     conditional,
     control_flow,
+    convolution,
     decoding,
     detection,
     distributions,
     dynamic_rnn,
+    elementwise,
     features,
     image,
     io,
@@ -26,12 +28,15 @@ from headrace.fluid.layers import (
     loss,
     metric,
     nn,
+    normalization,
     ops,
+    pooling,
     python_function,
     random,
     rcnn,
     rearrange,
     recurrent,
+    reductions,
     regions,
     resize,
     rnn_cells,
@@ -42,27 +47,21 @@ from headrace.fluid.layers import (
     tensor,
     yolo,
 )
-from headrace.fluid.layers import (
-    device as device,
-)
-from headrace.fluid.layers import (
-    metric_op as metric_op,
-)
-from headrace.fluid.layers import (
-    sequence_lod as sequence_lod,
-)
-from headrace.fluid.layers import (
-    utils as utils,
-)
+from headrace.fluid.layers import device as device
+from headrace.fluid.layers import metric_op as metric_op
+from headrace.fluid.layers import sequence_lod as sequence_lod
+from headrace.fluid.layers import utils as utils
 from headrace.fluid.layers.class_losses import *  # noqa: F403
 from headrace.fluid.layers.composed import *  # noqa: F403
 from headrace.fluid.layers.conditional import *  # noqa: F403
 from headrace.fluid.layers.control_flow import *  # noqa: F403
+from headrace.fluid.layers.convolution import *  # noqa: F403
 from headrace.fluid.layers.decoding import *  # noqa: F403
 from headrace.fluid.layers.detection import *  # noqa: F403
 from headrace.fluid.layers.device import *  # noqa: F403
 from headrace.fluid.layers.distributions import *  # noqa: F403
 from headrace.fluid.layers.dynamic_rnn import *  # noqa: F403
+from headrace.fluid.layers.elementwise import *  # noqa: F403
 from headrace.fluid.layers.features import *  # noqa: F403
 from headrace.fluid.layers.image import *  # noqa: F403
 from headrace.fluid.layers.io import *  # noqa: F403
@@ -70,12 +69,15 @@ from headrace.fluid.layers.learning_rate_scheduler import *  # noqa: F403
 from headrace.fluid.layers.loss import *  # noqa: F403
 from headrace.fluid.layers.metric import *  # noqa: F403
 from headrace.fluid.layers.nn import *  # noqa: F403
+from headrace.fluid.layers.normalization import *  # noqa: F403
 from headrace.fluid.layers.ops import *  # noqa: F403
+from headrace.fluid.layers.pooling import *  # noqa: F403
 from headrace.fluid.layers.python_function import *  # noqa: F403
 from headrace.fluid.layers.random import *  # noqa: F403
 from headrace.fluid.layers.rcnn import *  # noqa: F403
 from headrace.fluid.layers.rearrange import *  # noqa: F403
 from headrace.fluid.layers.recurrent import *  # noqa: F403
+from headrace.fluid.layers.reductions import *  # noqa: F403
 from headrace.fluid.layers.regions import *  # noqa: F403
 from headrace.fluid.layers.resize import *  # noqa: F403
 from headrace.fluid.layers.rnn_cells import *  # noqa: F403
@@ -91,11 +93,13 @@ __all__ = [
     *composed.__all__,
     *conditional.__all__,
     *control_flow.__all__,
+    *convolution.__all__,
     *decoding.__all__,
     *detection.__all__,
     *device.__all__,
     *distributions.__all__,
     *dynamic_rnn.__all__,
+    *elementwise.__all__,
     *features.__all__,
     *image.__all__,
     *io.__all__,
@@ -103,12 +107,15 @@ __all__ = [
     *loss.__all__,
     *metric.__all__,
     *nn.__all__,
+    *normalization.__all__,
     *ops.__all__,
+    *pooling.__all__,
     *python_function.__all__,
     *random.__all__,
     *rcnn.__all__,
     *rearrange.__all__,
     *recurrent.__all__,
+    *reductions.__all__,
     *regions.__all__,
     *resize.__all__,
     *rnn_cells.__all__,

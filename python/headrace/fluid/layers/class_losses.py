@@ -9,7 +9,8 @@ import numpy as np
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
-from headrace.fluid.layers import nn
+from headrace.fluid.layers import reductions
+from headrace.fluid.layers.loss import softmax_with_cross_entropy
 from headrace.fluid.layers.rearrange import one_hot
 from headrace.fluid.layers.tensor import assign, cast, reshape
 from headrace.fluid.param_attr import ParamAttrLike
@@ -182,8 +183,8 @@ def sampled_softmax_with_cross_entropy(
     helper.append_op(inputs, outputs, attrs)
     if num_true > 1:
         each = one_hot(reshape(sampled_label, [-1, num_true, 1]), depth=num_true + num_samples)
-        sampled_label = cast(nn.reduce_mean(each, dim=1), logits.dtype)
-    loss: Variable = nn.softmax_with_cross_entropy(sampled_logits, sampled_label, soft_label=num_true > 1)
+        sampled_label = cast(reductions.reduce_mean(each, dim=1), logits.dtype)
+    loss: Variable = softmax_with_cross_entropy(sampled_logits, sampled_label, soft_label=num_true > 1)
     return loss
 
 

@@ -12,19 +12,17 @@ from headrace.fluid.core import VarType, dtype_name
 from headrace.fluid.framework import OpRole, Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
 from headrace.fluid.layers.control_flow import greater_equal
-from headrace.fluid.layers.nn import (
-    clip,
+from headrace.fluid.layers.elementwise import (
     elementwise_add,
     elementwise_div,
     elementwise_floordiv,
     elementwise_mul,
     elementwise_sub,
-    matmul,
-    reduce_sum,
-    scale,
 )
+from headrace.fluid.layers.nn import clip, matmul, scale
 from headrace.fluid.layers.ops import softplus, sqrt, square
 from headrace.fluid.layers.rearrange import expand, gather, scatter_nd_add, shape
+from headrace.fluid.layers.reductions import reduce_sum
 from headrace.fluid.layers.tensor import assign, cast, fill_constant, ones, reshape, transpose, zeros
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 

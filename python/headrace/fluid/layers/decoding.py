@@ -13,27 +13,14 @@ from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variabl
 from headrace.fluid.layers import control_flow
 from headrace.fluid.layers.conditional import replace_all
 from headrace.fluid.layers.control_flow import While, array_write, less_than, logical_not, logical_or
-from headrace.fluid.layers.nn import (
-    elementwise_add,
-    elementwise_floordiv,
-    elementwise_mul,
-    log_softmax,
-    reduce_all,
-    topk,
-)
+from headrace.fluid.layers.elementwise import elementwise_add, elementwise_floordiv, elementwise_mul
+from headrace.fluid.layers.nn import log_softmax, topk
 from headrace.fluid.layers.rearrange import expand, gather_nd, shape, stack
+from headrace.fluid.layers.reductions import reduce_all
 from headrace.fluid.layers.rnn_cells import RNNCell, select_rows, swap_first
 from headrace.fluid.layers.static_rnn import has_declared_shape
 from headrace.fluid.layers.structure import flatten, map_structure
-from headrace.fluid.layers.tensor import (
-    assign,
-    cast,
-    fill_constant,
-    increment,
-    reshape,
-    unsqueeze,
-    zeros_like,
-)
+from headrace.fluid.layers.tensor import assign, cast, fill_constant, increment, reshape, unsqueeze, zeros_like
 from headrace.fluid.layers.tensor import range as range_of
 
 __all__ = ["BeamSearchDecoder", "Decoder", "dynamic_decode", "gather_tree", "tensor_array_to_tensor"]

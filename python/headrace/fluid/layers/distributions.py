@@ -12,7 +12,8 @@ import numpy as np
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_shape
-from headrace.fluid.layers.nn import elementwise_add, elementwise_mul, matmul, reduce_max, reduce_sum, softmax
+from headrace.fluid.layers.elementwise import elementwise_add, elementwise_mul
+from headrace.fluid.layers.nn import matmul, softmax
 from headrace.fluid.layers.ops import exp, log, square
 from headrace.fluid.layers.random import (
     gaussian_random,
@@ -20,6 +21,7 @@ from headrace.fluid.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from headrace.fluid.layers.reductions import reduce_max, reduce_sum
 from headrace.fluid.layers.tensor import assign, cast, reshape, zeros_like
 
 __all__ = ["Categorical", "MultivariateNormalDiag", "Normal", "Uniform"]

@@ -18,7 +18,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable, default_main_program, default_startup_program
 from headrace.fluid.layer_helper import create_initialized_var
-from headrace.fluid.layers import control_flow, nn, ops, tensor
+from headrace.fluid.layers import control_flow, elementwise, nn, ops, tensor
 
 __all__ = [
     "cosine_decay",
@@ -58,7 +58,7 @@ def _constant(value: float) -> Variable:
 
 def _quotient(step: Variable, count: float, down: bool = False) -> Variable:
     """step / count, perhaps rounded down. A product with 1 / count could miss an integer."""
-    out = nn.elementwise_div(step, _constant(count))
+    out = elementwise.elementwise_div(step, _constant(count))
     return ops.floor(out) if down else out
 
 
@@ -85,7 +85,7 @@ def noam_decay(d_model: float, warmup_steps: float) -> Variable:
     _check_positive(warmup_steps, "warmup_steps", "noam_decay")
     with _schedule():
         step = _decay_step_counter(begin=1)
-        least = nn.elementwise_min(ops.pow(step, factor=-0.5), step * math.pow(warmup_steps, -1.5))
+        least = elementwise.elementwise_min(ops.pow(step, factor=-0.5), step * math.pow(warmup_steps, -1.5))
         return least * math.pow(d_model, -0.5)
 
 
@@ -95,7 +95,7 @@ def exponential_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, 
     _check_positive(decay_steps, "decay_steps", "exponential_decay")
     with _schedule():
         exponent = _quotient(_decay_step_counter(), decay_steps, staircase)
-        return nn.elementwise_pow(_constant(decay_rate), exponent) * learning_rate
+        return elementwise.elementwise_pow(_constant(decay_rate), exponent) * learning_rate
 
 
 def natural_exp_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False) -> Variable:
@@ -132,10 +132,10 @@ def polynomial_decay(
     with _schedule():
         step, steps = _decay_step_counter(), _constant(decay_steps)
         if cycle:
-            steps *= nn.elementwise_max(ops.ceil(nn.elementwise_div(step, steps)), _constant(1))
+            steps *= elementwise.elementwise_max(ops.ceil(elementwise.elementwise_div(step, steps)), _constant(1))
         else:
-            step = nn.elementwise_min(step, steps)
-        left = ops.pow(1.0 - nn.elementwise_div(step, steps), factor=float(power))
+            step = elementwise.elementwise_min(step, steps)
+        left = ops.pow(1.0 - elementwise.elementwise_div(step, steps), factor=float(power))
         return left * (learning_rate - end_learning_rate) + end_learning_rate
 
 

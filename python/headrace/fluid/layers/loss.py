@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.fluid import unique_name
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import append_layer, check_variable
-from headrace.fluid.layers import nn, ops
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layers import nn, ops, reductions
 from headrace.fluid.layers.control_flow import equal
 from headrace.fluid.layers.rearrange import expand, one_hot
 from headrace.fluid.layers.tensor import cast, reshape, transpose
 
 __all__ = [
     "bpr_loss",
+    "cross_entropy",
     "dice_loss",
     "hinge_loss",
     "huber_loss",
@@ -24,15 +26,85 @@ __all__ = [
     "mse_loss",
     "npair_loss",
     "rank_loss",
+    "sigmoid_cross_entropy_with_logits",
     "sigmoid_focal_loss",
     "smooth_l1",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
     "warpctc",
 ]
 
 
+def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
+    """-log(probability of the label) for each row.
+
+    Args:
+        input: [..., classes], probabilities.
+        label: int64 [..., 1] or [...]; with ``soft_label`` a probability for each class.
+        ignore_index: rows of this class have loss 0.
+
+    Returns:
+        [..., 1], or [...] if ``label`` is.
+    """
+    attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
+    helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")  # as Fluid names the output
+    loss = helper.create_variable(check_variable(input, "input", "cross_entropy").dtype)
+    inputs = {"X": input, "Label": check_variable(label, "label", "cross_entropy")}
+    helper.append_op(inputs, {"Y": loss}, attrs, type="cross_entropy")
+    return loss
+
+
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Any:
+    """cross_entropy of softmax along ``axis``, without overflow. ``numeric_stable_mode`` has no effect.
+
+    Args:
+        logits: the classes lie along ``axis``.
+        label: int64, with a 1 for the classes; with ``soft_label`` a probability for each class.
+        ignore_index: vectors of this class have loss 0.
+
+    Returns:
+        The loss, with a 1 for the classes; with ``return_softmax`` (loss, softmax).
+    """
+    helper = LayerHelper("softmax_with_cross_entropy")
+    softmax_out = helper.create_variable(check_variable(logits, "logits", "softmax_with_cross_entropy").dtype)
+    loss = helper.create_variable(logits.dtype)
+    helper.append_op(
+        {"Logits": logits, "Label": label},
+        {"Softmax": softmax_out, "Loss": loss},
+        {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis},
+    )
+    return (loss, softmax_out) if return_softmax else loss
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+) -> Variable:
+    """The cross entropy of sigmoid(x) with ``label``, element by element."""
+    attrs = {"ignore_index": ignore_index, "normalize": normalize}
+    inputs = {"X": x, "Label": label}
+    return append_layer("sigmoid_cross_entropy_with_logits", inputs, attrs, name, exact_name=True)
+
+
+def square_error_cost(input: Variable, label: Variable) -> Variable:
+    """(input - label)², element by element."""
+    helper = LayerHelper("square_error_cost")
+    unique_name.generate(f"{helper.name}.tmp")  # that of the difference, which Fluid computes by itself
+    out = helper.create_variable(check_variable(input, "input", "square_error_cost").dtype)
+    helper.append_op({"X": input, "Y": check_variable(label, "label", "square_error_cost")}, {"Out": out})
+    return out
+
+
 def mse_loss(input: Variable, label: Variable) -> Variable:
     """The mean of (input - label)² over all elements, [1]."""
-    return nn.reduce_mean(nn.square_error_cost(input, label))
+    return reductions.reduce_mean(square_error_cost(input, label))
 
 
 def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None) -> Variable:
@@ -44,9 +116,9 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, name: str
     """
     chosen = one_hot(label, depth=check_variable(input, "input", "dice_loss").shape[-1])
     dims = list(range(1, len(input.shape)))
-    overlap = nn.reduce_sum(input * chosen, dim=dims)
-    total = nn.reduce_sum(input, dim=dims) + nn.reduce_sum(chosen, dim=dims)
-    return nn.reduce_mean(1 - overlap * 2 / (total + epsilon))
+    overlap = reductions.reduce_sum(input * chosen, dim=dims)
+    total = reductions.reduce_sum(input, dim=dims) + reductions.reduce_sum(chosen, dim=dims)
+    return reductions.reduce_mean(1 - overlap * 2 / (total + epsilon))
 
 
 def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002) -> Variable:
@@ -60,13 +132,13 @@ def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: f
     n = check_variable(labels, "labels", "npair_loss").shape[0]
     column = expand(reshape(labels, [n, 1]), [1, n])
     alike = cast(equal(column, transpose(column, [1, 0])), "float32")
-    alike = alike / nn.reduce_sum(alike, dim=1, keep_dim=True)
-    penalty = nn.reduce_mean(nn.reduce_sum(ops.square(anchor), 1)) + nn.reduce_mean(
-        nn.reduce_sum(ops.square(positive), 1)
+    alike = alike / reductions.reduce_sum(alike, dim=1, keep_dim=True)
+    penalty = reductions.reduce_mean(reductions.reduce_sum(ops.square(anchor), 1)) + reductions.reduce_mean(
+        reductions.reduce_sum(ops.square(positive), 1)
     )
     similarity = nn.matmul(anchor, positive, transpose_y=True)
-    entropy = nn.softmax_with_cross_entropy(similarity, alike, soft_label=True)
-    return penalty * (0.25 * l2_reg) + nn.reduce_mean(nn.reduce_sum(alike * entropy, 0))
+    entropy = softmax_with_cross_entropy(similarity, alike, soft_label=True)
+    return penalty * (0.25 * l2_reg) + reductions.reduce_mean(reductions.reduce_sum(alike * entropy, 0))
 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:

@@ -7,11 +7,11 @@ its inputs raises InvalidArgument or TypeMismatch, with the operator's name, whe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import core, initializer, unique_name
+from headrace.fluid import core, initializer
 from headrace.fluid.framework import OpRole, Variable
 from headrace.fluid.layer_helper import (
     LayerHelper,
@@ -21,7 +21,7 @@ from headrace.fluid.layer_helper import (
     check_variable,
     check_variables,
 )
-from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
+from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
     "add_position_encoding",
@@ -29,49 +29,23 @@ __all__ = [
     "argmin",
     "argsort",
     "autoincreased_step_counter",
-    "batch_norm",
     "bilinear_tensor_product",
     "clip",
     "clip_by_norm",
     "cos_sim",
-    "cross_entropy",
     "cumsum",
-    "data_norm",
     "dropout",
-    "elementwise_add",
-    "elementwise_div",
-    "elementwise_floordiv",
-    "elementwise_max",
-    "elementwise_min",
-    "elementwise_mod",
-    "elementwise_mul",
-    "elementwise_pow",
-    "elementwise_sub",
     "embedding",
     "fc",
-    "group_norm",
-    "instance_norm",
     "l1_norm",
     "l2_normalize",
-    "layer_norm",
     "log_softmax",
     "matmul",
     "mean",
-    "minus",
     "mul",
     "prelu",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
     "scale",
-    "sigmoid_cross_entropy_with_logits",
     "softmax",
-    "softmax_with_cross_entropy",
-    "square_error_cost",
     "squared_l2_norm",
     "topk",
     "where",
@@ -125,227 +99,6 @@ def fc(
         helper.append_op({"X": products}, {"Out": total}, type="sum")
     biased = helper.append_bias(total, bias_attr, dim_start=num_flatten_dims, size=size)
     return helper.append_activation(biased, act)
-
-
-def batch_norm(
-    input: Variable,
-    act: str | None = None,
-    is_test: bool = False,
-    momentum: float | Variable = 0.9,
-    epsilon: float = 1e-05,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    data_layout: str = "NCHW",
-    in_place: bool = False,
-    name: str | None = None,
-    moving_mean_name: str | None = None,
-    moving_variance_name: str | None = None,
-    do_model_average_for_mean_and_var: bool = True,
-    fuse_with_relu: bool = False,
-    use_global_stats: bool = False,
-) -> Variable:
-    """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
-
-    Args:
-        is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
-            ``Program.clone(for_test=True)``.
-        momentum: may be a variable of a single number.
-        data_layout: "NHWC": of [N, ..., C].
-        use_global_stats: use them in training too.
-        fuse_with_relu: apply relu, before ``act``.
-        do_model_average_for_mean_and_var: whether ``optimizer.ModelAverage`` and ``ExponentialMovingAverage`` also
-            average the running statistics.
-        in_place: Fluid's; it makes no difference.
-    """
-    axis = -1 if data_layout == "NHWC" else 1
-    channels = check_variable(input, "input", "batch_norm").shape[axis] if len(input.shape) > 1 else -1
-    if channels <= 0:
-        raise errors.InvalidArgument(
-            f"layers.batch_norm: '{input.name}' must have a known number of channels (dimension {axis}), "
-            f"got {list(input.shape)}"
-        )
-    helper = LayerHelper("batch_norm", name)
-    one, zero = initializer.Constant(1.0), initializer.Constant(0.0)
-
-    def parameter(attr: ParamAttrLike, is_bias: bool, default: initializer.Initializer) -> Variable:
-        made = helper.create_parameter(attr, [channels], input.dtype, is_bias, default, stop_gradient=attr is False)
-        if made is None:  # the operator needs one all the same
-            made = helper.create_parameter(ParamAttr(initializer=default, trainable=False), [channels], input.dtype)
-        assert made is not None
-        return made
-
-    scale = parameter(param_attr, False, one)
-    bias = parameter(bias_attr, True, zero)
-    averaged = do_model_average_for_mean_and_var
-    mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False, do_model_average=averaged), False, zero)
-    variance = parameter(ParamAttr(moving_variance_name, one, trainable=False, do_model_average=averaged), False, one)
-    mean.stop_gradient = variance.stop_gradient = True
-    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
-    out = helper.create_variable(input.dtype)
-    inputs = {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}
-    if isinstance(momentum, Variable):
-        inputs["MomentumTensor"] = momentum
-    helper.append_op(
-        inputs,
-        {"Y": out, "MeanOut": mean, "VarianceOut": variance, **saved},
-        {
-            **({} if isinstance(momentum, Variable) else {"momentum": float(momentum)}),
-            "epsilon": float(epsilon),
-            "is_test": is_test,
-            "data_layout": data_layout,
-            "use_global_stats": use_global_stats,
-        },
-    )
-    return helper.append_activation(helper.append_activation(out, "relu" if fuse_with_relu else None), act)
-
-
-def data_norm(
-    input: Variable,
-    act: str | None = None,
-    epsilon: float = 1e-05,
-    param_attr: Mapping[str, float] | None = None,
-    data_layout: str = "NCHW",
-    in_place: bool = False,
-    name: str | None = None,
-    moving_mean_name: str | None = None,
-    moving_variance_name: str | None = None,
-    do_model_average_for_mean_and_var: bool = True,
-    use_mkldnn: bool = False,
-) -> Variable:
-    """Normalises the columns of [N, C] by statistics of all batches so far, which are parameters: their "gradients" are
-    the statistics of the batch, as in Fluid, so that an optimizer of their own has to add them up.
-
-    Args:
-        param_attr: a dict with the first values of the statistics: "batch_size" (10,000), "batch_sum" (0) and
-            "batch_square" (10,000).
-        in_place, use_mkldnn, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var: Fluid's; they
-            have no effect.
-    """
-    width = check_variable(input, "input", "data_norm").shape[1] if len(input.shape) == 2 else -1
-    if width <= 0:
-        raise errors.InvalidArgument(
-            f"layers.data_norm: '{input.name}' must be [N, C] with a known C, got {list(input.shape)}"
-        )
-    first = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
-    for key, value in (param_attr or {}).items():
-        if key not in first:
-            raise errors.InvalidArgument(f"layers.data_norm: param_attr must have keys of {list(first)}, got {key!r}")
-        first[key] = float(value)
-    helper = LayerHelper("data_norm", name)
-    statistics = {}
-    for slot, key in (("BatchSize", "batch_size"), ("BatchSum", "batch_sum"), ("BatchSquareSum", "batch_square")):
-        attr = ParamAttr(f"{helper.name}.{key}", initializer.Constant(first[key]))
-        statistics[slot] = helper.create_parameter(attr, [width], input.dtype)
-    block = helper.main_program.current_block()  # which names the outputs, as Fluid has it
-    saved = {slot: block.create_var(dtype=input.dtype, stop_gradient=True) for slot in ("Means", "Scales")}
-    out = block.create_var(dtype=input.dtype, stop_gradient=False)
-    attrs = {"epsilon": float(epsilon), "data_layout": data_layout}
-    helper.append_op({"X": input, **statistics}, {"Y": out, **saved}, attrs)
-    return helper.append_activation(out, act)
-
-
-def layer_norm(
-    input: Variable,
-    scale: bool = True,
-    shift: bool = True,
-    begin_norm_axis: int = 1,
-    epsilon: float = 1e-05,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Normalises each row, made of the dimensions from ``begin_norm_axis`` on, then scales and shifts its elements."""
-    width = check_variable(input, "input", "layer_norm").shape[begin_norm_axis:]
-    if not width or any(d <= 0 for d in width):
-        raise errors.InvalidArgument(
-            f"layers.layer_norm: the dimensions of '{input.name}' from {begin_norm_axis} on have to be known, "
-            f"got {list(input.shape)}"
-        )
-    helper = LayerHelper("layer_norm", name)
-    size = [math.prod(width)]
-    one = initializer.Constant(1.0)
-    weights = {
-        "Scale": helper.create_parameter(param_attr, size, input.dtype, default_initializer=one) if scale else None,
-        "Bias": helper.create_parameter(bias_attr, size, input.dtype, is_bias=True) if shift else None,
-    }
-    statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
-    out = helper.create_variable(input.dtype)
-    helper.append_op(
-        {"X": input, **weights},
-        {"Y": out, **statistics},
-        {"begin_norm_axis": begin_norm_axis, "epsilon": float(epsilon)},
-    )
-    return helper.append_activation(out, act)
-
-
-def group_norm(
-    input: Variable,
-    groups: int,
-    epsilon: float = 1e-05,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    act: str | None = None,
-    data_layout: str = "NCHW",
-    name: str | None = None,
-) -> Variable:
-    """Normalises ``groups`` groups of channels of each image of [N, C, ...], then scales and shifts each channel (Wu
-    and He, 2018).
-
-    Args:
-        param_attr, bias_attr: of the scale and the shift. Unlike in other layers, None means that there is none, as in
-            Fluid; True: one with the defaults.
-        data_layout: "NHWC": of [N, ..., C].
-    """
-    if data_layout not in ("NCHW", "NHWC"):
-        raise errors.InvalidArgument(f"layers.group_norm: data_layout has to be 'NCHW' or 'NHWC', got {data_layout!r}")
-    axis, dims = (-1, "[N, ..., C]") if data_layout == "NHWC" else (1, "[N, C, ...]")
-    channels = check_variable(input, "input", "group_norm").shape[axis] if len(input.shape) > 1 else -1
-    if channels <= 0:
-        raise errors.InvalidArgument(
-            f"layers.group_norm: '{input.name}' must be {dims} with a known C, got {list(input.shape)}"
-        )
-    helper = LayerHelper("group_norm", name)
-    one = initializer.Constant(1.0)
-    weights = {
-        "Scale": helper.create_parameter(param_attr or False, [channels], input.dtype, default_initializer=one),
-        "Bias": helper.create_parameter(bias_attr or False, [channels], input.dtype, is_bias=True),
-    }
-    block = helper.main_program.current_block()  # which names the outputs, as Fluid has it
-    statistics = {slot: block.create_var(dtype=input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
-    out = block.create_var(dtype=input.dtype, stop_gradient=False)
-    helper.append_op(
-        {"X": input, **weights},
-        {"Y": out, **statistics},
-        {"groups": groups, "epsilon": float(epsilon), "data_layout": data_layout},
-    )
-    return helper.append_activation(out, act)
-
-
-def instance_norm(
-    input: Variable,
-    epsilon: float = 1e-05,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    name: str | None = None,
-) -> Variable:
-    """Normalises each channel of each image of [N, C, ...], then scales and shifts it (Ulyanov et al., 2016)."""
-    channels = check_variable(input, "input", "instance_norm").shape[1] if len(input.shape) > 1 else -1
-    if channels <= 0:
-        raise errors.InvalidArgument(
-            f"layers.instance_norm: '{input.name}' must be [N, C, ...] with a known C, got {list(input.shape)}"
-        )
-    helper = LayerHelper("instance_norm", name)
-    one = initializer.Constant(1.0)
-    scale = helper.create_parameter(param_attr, [channels], input.dtype, default_initializer=one)
-    bias = helper.create_parameter(bias_attr, [channels], input.dtype, is_bias=True)
-    if scale is None or bias is None:
-        raise errors.InvalidArgument("layers.instance_norm: expected attributes of scale and bias, got False")
-    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
-    out = helper.create_variable(input.dtype)
-    attrs = {"epsilon": float(epsilon)}
-    helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
-    return out
 
 
 def bilinear_tensor_product(
@@ -604,73 +357,6 @@ def log_softmax(input: Variable, name: str | None = None, axis: int = -1) -> Var
     return append_layer("log_softmax", {"X": input}, {"axis": axis}, name)
 
 
-def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
-    """-log(probability of the label) for each row.
-
-    Args:
-        input: [..., classes], probabilities.
-        label: int64 [..., 1] or [...]; with ``soft_label`` a probability for each class.
-        ignore_index: rows of this class have loss 0.
-
-    Returns:
-        [..., 1], or [...] if ``label`` is.
-    """
-    attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
-    helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")  # as Fluid names the output
-    loss = helper.create_variable(check_variable(input, "input", "cross_entropy").dtype)
-    inputs = {"X": input, "Label": check_variable(label, "label", "cross_entropy")}
-    helper.append_op(inputs, {"Y": loss}, attrs, type="cross_entropy")
-    return loss
-
-
-def softmax_with_cross_entropy(
-    logits: Variable,
-    label: Variable,
-    soft_label: bool = False,
-    ignore_index: int = -100,
-    numeric_stable_mode: bool = True,
-    return_softmax: bool = False,
-    axis: int = -1,
-) -> Any:
-    """cross_entropy of softmax along ``axis``, without overflow. ``numeric_stable_mode`` has no effect.
-
-    Args:
-        logits: the classes lie along ``axis``.
-        label: int64, with a 1 for the classes; with ``soft_label`` a probability for each class.
-        ignore_index: vectors of this class have loss 0.
-
-    Returns:
-        The loss, with a 1 for the classes; with ``return_softmax`` (loss, softmax).
-    """
-    helper = LayerHelper("softmax_with_cross_entropy")
-    softmax_out = helper.create_variable(check_variable(logits, "logits", "softmax_with_cross_entropy").dtype)
-    loss = helper.create_variable(logits.dtype)
-    helper.append_op(
-        {"Logits": logits, "Label": label},
-        {"Softmax": softmax_out, "Loss": loss},
-        {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis},
-    )
-    return (loss, softmax_out) if return_softmax else loss
-
-
-def sigmoid_cross_entropy_with_logits(
-    x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
-) -> Variable:
-    """The cross entropy of sigmoid(x) with ``label``, element by element."""
-    attrs = {"ignore_index": ignore_index, "normalize": normalize}
-    inputs = {"X": x, "Label": label}
-    return append_layer("sigmoid_cross_entropy_with_logits", inputs, attrs, name, exact_name=True)
-
-
-def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """(input - label)², element by element."""
-    helper = LayerHelper("square_error_cost")
-    unique_name.generate(f"{helper.name}.tmp")  # that of the difference, which Fluid computes by itself
-    out = helper.create_variable(check_variable(input, "input", "square_error_cost").dtype)
-    helper.append_op({"X": input, "Y": check_variable(label, "label", "square_error_cost")}, {"Out": out})
-    return out
-
-
 def mean(x: Variable, name: str | None = None) -> Variable:
     """The mean of all elements, [1]."""
     return append_layer("mean", {"X": x}, name=name, exact_name=True)
@@ -711,11 +397,6 @@ def matmul(
     return append_layer("matmul", {"X": x, "Y": y}, attrs, name)
 
 
-def minus(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """x - y, of the same shape."""
-    return append_layer("minus", {"X": x, "Y": y}, name=name)
-
-
 def mul(
     x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
 ) -> Variable:
@@ -744,126 +425,3 @@ def scale(
     else:
         attrs["scale"] = core.exact_float(scale, "layers.scale: scale")
     return append_layer("scale", inputs, attrs, name, act, exact_name=True)
-
-
-def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
-    return append_layer(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act, exact_name=True)
-
-
-def elementwise_add(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x + y. The dimensions of ``y`` are those of ``x`` from ``axis`` on; -1: the last ones."""
-    return _elementwise("elementwise_add", x, y, axis, act, name)
-
-
-def elementwise_sub(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x - y; see elementwise_add."""
-    return _elementwise("elementwise_sub", x, y, axis, act, name)
-
-
-def elementwise_mul(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x · y; see elementwise_add."""
-    return _elementwise("elementwise_mul", x, y, axis, act, name)
-
-
-def elementwise_div(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x / y; see elementwise_add."""
-    return _elementwise("elementwise_div", x, y, axis, act, name)
-
-
-def elementwise_max(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """The greater of x and y; see elementwise_add."""
-    return _elementwise("elementwise_max", x, y, axis, act, name)
-
-
-def elementwise_min(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """The smaller of x and y; see elementwise_add."""
-    return _elementwise("elementwise_min", x, y, axis, act, name)
-
-
-def elementwise_pow(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x to the power of y; see elementwise_add."""
-    return _elementwise("elementwise_pow", x, y, axis, act, name)
-
-
-def elementwise_mod(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """The remainder of x / y, with the sign of x; see elementwise_add."""
-    return _elementwise("elementwise_mod", x, y, axis, act, name)
-
-
-def elementwise_floordiv(
-    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
-) -> Variable:
-    """x / y, rounded towards zero, as Fluid's is; see elementwise_add."""
-    return _elementwise("elementwise_floordiv", x, y, axis, act, name)
-
-
-def _reduce(
-    op_type: str, input: Variable, dim: int | Sequence[int] | None, keep_dim: bool, name: str | None
-) -> Variable:
-    dims = [0] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    return append_layer(op_type, {"X": input}, {"dim": dims, "keep_dim": keep_dim, "reduce_all": dim is None}, name)
-
-
-def reduce_sum(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """The sum over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_sum", input, dim, keep_dim, name)
-
-
-def reduce_mean(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """The mean over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_mean", input, dim, keep_dim, name)
-
-
-def reduce_max(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """The maximum over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_max", input, dim, keep_dim, name)
-
-
-def reduce_min(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """The minimum over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_min", input, dim, keep_dim, name)
-
-
-def reduce_prod(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """The product over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_prod", input, dim, keep_dim, name)
-
-
-def reduce_all(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """Whether all elements are true, over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_all", input, dim, keep_dim, name)
-
-
-def reduce_any(
-    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
-) -> Variable:
-    """Whether any element is true, over the dimensions ``dim``; None: over all."""
-    return _reduce("reduce_any", input, dim, keep_dim, name)

@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
-from headrace.fluid.layers.image import Size, _check_filters, _check_images, _extents, _kernel
+from headrace.fluid.layers.windows import Size, check_filters, check_images, filter_extents, window_extents
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
@@ -213,14 +213,14 @@ def deformable_conv(
         [N, num_filters, OH, OW].
     """
     offset = check_variable(offset, "offset", "deformable_conv")
-    channels, _ = _check_images(input, "deformable_conv", 2, False)
-    _check_filters(num_filters, "deformable_conv")
+    channels, _ = check_images(input, "deformable_conv", 2, False)
+    check_filters(num_filters, "deformable_conv")
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0:
         raise errors.InvalidArgument(
             f"layers.deformable_conv: {channels} channels cannot be split into {groups} groups"
         )
-    kernel = _kernel(filter_size, "deformable_conv", 2)
+    kernel = filter_extents(filter_size, "deformable_conv", 2)
     helper = LayerHelper("deformable_conv", name)
     weight = helper.create_weight(
         param_attr,
@@ -232,9 +232,9 @@ def deformable_conv(
     if modulated:
         inputs["Mask"] = check_variable(mask, "mask", "deformable_conv")
     attrs = {
-        "strides": _extents(stride, "stride"),
-        "paddings": _extents(padding, "padding"),
-        "dilations": _extents(dilation, "dilation"),
+        "strides": window_extents(stride, "stride"),
+        "paddings": window_extents(padding, "padding"),
+        "dilations": window_extents(dilation, "dilation"),
         "groups": groups,
         "deformable_groups": 1 if deformable_groups is None else deformable_groups,
     }
@@ -271,13 +271,13 @@ def deformable_roi_pooling(
     Returns:
         [R, channels, pooled_height, pooled_width].
     """
-    channels, _ = _check_images(input, "deformable_roi_pooling", 2, False)
+    channels, _ = check_images(input, "deformable_roi_pooling", 2, False)
     attrs = _bins("deformable_roi_pooling", pooled_height, pooled_width, spatial_scale)
     attrs |= {
         "no_trans": no_trans,
         "output_dim": channels // (pooled_height * pooled_width) if position_sensitive else channels,
-        "group_size": _extents(group_size, "group_size"),
-        "part_size": _extents([pooled_height, pooled_width] if part_size is None else part_size, "part_size"),
+        "group_size": window_extents(group_size, "group_size"),
+        "part_size": window_extents([pooled_height, pooled_width] if part_size is None else part_size, "part_size"),
         "sample_per_part": sample_per_part,
         "trans_std": float(trans_std),
     }

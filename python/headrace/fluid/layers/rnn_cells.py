@@ -9,7 +9,8 @@ from headrace import errors
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
-from headrace.fluid.layers.nn import elementwise_add, elementwise_mul, matmul, scale
+from headrace.fluid.layers.elementwise import elementwise_add, elementwise_mul
+from headrace.fluid.layers.nn import matmul, scale
 from headrace.fluid.layers.ops import sigmoid, tanh
 from headrace.fluid.layers.rearrange import reverse, shape
 from headrace.fluid.layers.sequence import sequence_mask

@@ -9,7 +9,8 @@ from typing import Any
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable, declare_known
-from headrace.fluid.layers import nn
+from headrace.fluid.layers import elementwise, nn, reductions
+from headrace.fluid.layers.convolution import conv2d
 from headrace.fluid.layers.detection import (
     Numbers,
     bipartite_match,
@@ -19,10 +20,10 @@ from headrace.fluid.layers.detection import (
     prior_box,
     target_assign,
 )
-from headrace.fluid.layers.image import Padding, Size, conv2d
-from headrace.fluid.layers.loss import smooth_l1
+from headrace.fluid.layers.loss import smooth_l1, softmax_with_cross_entropy
 from headrace.fluid.layers.rearrange import shape, slice
 from headrace.fluid.layers.tensor import cast, concat, fill_constant, flatten, reshape, transpose
+from headrace.fluid.layers.windows import Padding, Size
 
 __all__ = ["detection_output", "multi_box_head", "ssd_loss"]
 
@@ -203,7 +204,7 @@ def ssd_loss(
     def score_loss(targets: Variable) -> Variable:
         targets = cast(of_rows(targets), "int64")
         targets.stop_gradient = True
-        loss: Variable = nn.softmax_with_cross_entropy(of_rows(confidence), targets)
+        loss: Variable = softmax_with_cross_entropy(of_rows(confidence), targets)
         return loss
 
     # Which boxes without a match count: those that the scores are most wrong about.
@@ -220,10 +221,10 @@ def ssd_loss(
         value.stop_gradient = True
     loss = score_loss(targets) * weights * float(conf_loss_weight)
     loss = loss + smooth_l1(of_rows(location), codes) * code_weights * float(loc_loss_weight)
-    loss = nn.reduce_sum(by_image(loss), dim=1, keep_dim=True)
+    loss = reductions.reduce_sum(by_image(loss), dim=1, keep_dim=True)
     if not normalize:
         return loss
-    count = nn.elementwise_max(nn.reduce_sum(code_weights), fill_constant([1], dtype, 1.0))
+    count = elementwise.elementwise_max(reductions.reduce_sum(code_weights), fill_constant([1], dtype, 1.0))
     count.stop_gradient = True
     return loss / count
 
