@@ -1,10 +1,10 @@
-"""The parts of a program in Python: variables, parameters and operators."""
+"""Variables of a program, and the operators that their arithmetic and indexing add."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar, Union
 
 import numpy as np
@@ -12,14 +12,14 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid._names import free_name
-from headrace.fluid._protocols import DeclaringBlock, ErrorClip, GradientClip, Regularizer
+from headrace.fluid._protocols import DeclaringBlock, ErrorClip
 from headrace.fluid._stored import from_attributes, to_attributes
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-__all__ = ["Operator", "Parameter", "SlotValue", "Variable", "grad_var_name"]
+__all__ = ["SlotValue", "Variable", "grad_var_name"]
 
 #: The argument for an operator's slot: one variable or several, by name or as objects.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
@@ -543,196 +543,3 @@ def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
     out = _elementwise(op_type, x, y)
     out.stop_gradient = True
     return out
-
-
-class _OptimizeAttr(MutableMapping[str, float]):
-    """``Parameter.optimize_attr``: items set in it are set in the parameter."""
-
-    _KEY = "optimize_attr"
-
-    def __init__(self, parameter: Parameter) -> None:
-        self._parameter = parameter
-
-    def _all(self) -> dict[str, float]:
-        prefix = f"{self._KEY}."
-        attributes = self._parameter.desc.attrs
-        return {"learning_rate": 1.0} | {
-            name[len(prefix) :]: value for name, value in attributes.items() if name.startswith(prefix)
-        }
-
-    def replace(self, values: Mapping[str, float]) -> None:
-        self._parameter._store(self._KEY, {f"{self._KEY}.{name}": value for name, value in values.items()})
-
-    def __getitem__(self, name: str) -> float:
-        return self._all()[name]
-
-    def __setitem__(self, name: str, value: float) -> None:
-        self.replace({**self._all(), name: value})
-
-    def __delitem__(self, name: str) -> None:
-        self.replace({kept: value for kept, value in self._all().items() if kept != name})
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        return repr(self._all())
-
-
-class Parameter(Variable):
-    """A variable that optimizers train. How they do is stored with the program, except for regularizers and clips of
-    classes of your own.
-    """
-
-    def _set_training(
-        self,
-        trainable: bool,
-        regularizer: Regularizer | None,
-        optimize_attr: Mapping[str, float],
-        gradient_clip: GradientClip | None,
-    ) -> None:
-        self.trainable = trainable
-        self.regularizer = regularizer
-        self.optimize_attr = optimize_attr
-        self.gradient_clip_attr = gradient_clip
-
-    @property
-    def _is_known(self) -> bool:
-        """Whether the program says how the parameter is trained: else the bytes that it was parsed from did not."""
-        return "trainable" in self.desc.attrs
-
-    @property
-    def trainable(self) -> bool:
-        """Whether optimizers change it, unless they are given a list of parameters."""
-        return bool(self.desc.attrs.get("trainable", True))
-
-    @trainable.setter
-    def trainable(self, value: bool) -> None:
-        self._store("trainable", {"trainable": bool(value)})
-
-    @property
-    def do_model_average(self) -> bool:
-        """Whether ModelAverage and ExponentialMovingAverage average it."""
-        return bool(self.desc.attrs.get("do_model_average", True))
-
-    @do_model_average.setter
-    def do_model_average(self, value: bool | None) -> None:
-        self._store("do_model_average", {} if value is None or value else {"do_model_average": False})
-
-    @property
-    def regularizer(self) -> Regularizer | None:
-        """Goes before the optimizer's."""
-        found: Regularizer | None = self._stored("regularizer")
-        return found
-
-    @regularizer.setter
-    def regularizer(self, value: Regularizer | None) -> None:
-        self._store("regularizer", to_attributes("regularizer", value), value)
-
-    @property
-    def gradient_clip_attr(self) -> GradientClip | None:
-        """Goes before the optimizer's."""
-        found: GradientClip | None = self._stored("gradient_clip")
-        return found
-
-    @gradient_clip_attr.setter
-    def gradient_clip_attr(self, value: GradientClip | None) -> None:
-        self._store("gradient_clip", to_attributes("gradient_clip", value), value)
-
-    @property
-    def optimize_attr(self) -> MutableMapping[str, float]:
-        """Under "learning_rate": a factor on the optimizer's."""
-        return _OptimizeAttr(self)
-
-    @optimize_attr.setter
-    def optimize_attr(self, value: Mapping[str, float]) -> None:
-        _OptimizeAttr(self).replace(value)
-
-
-class Operator:
-    """An operator of a block, as it was when it was added."""
-
-    def __init__(self, block: DeclaringBlock, desc: core.OpDesc) -> None:
-        self.block = block
-        self.desc = desc
-        # The Python functions that a program calls live as long as its operators.
-        self._functions: list[core.PyFunction] = []
-        if desc.type == "py_func":
-            ids = (desc.attrs()["forward_callable_id"], desc.attrs()["backward_callable_id"])
-            self._functions = [core.PyFunction.find(id) for id in ids if id >= 0]
-
-    @property
-    def type(self) -> str:
-        return self.desc.type
-
-    @property
-    def is_backward(self) -> bool:
-        """Whether its role ("op_role") is to train, since a backward pass, an optimizer or a schedule of learning rates
-        has added it: ``clone(for_test=True)`` leaves it out.
-        """
-        return self.desc.is_training
-
-    @property
-    def namescope(self) -> str:
-        """The name scopes it was added in: "/encoder/layer_0/"."""
-        return str(self.desc.attrs().get(core.OP_NAME_SCOPE, "/"))
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the input slots."""
-        return self.desc.input_names()
-
-    @property
-    def output_names(self) -> list[str]:
-        """Names of the output slots."""
-        return self.desc.output_names()
-
-    @property
-    def input_arg_names(self) -> list[str]:
-        """Names of all input variables."""
-        return self.desc.input_arg_names()
-
-    @property
-    def output_arg_names(self) -> list[str]:
-        """Names of all output variables."""
-        return self.desc.output_arg_names()
-
-    def input(self, slot: str) -> list[str]:
-        """Names of the variables in an input slot."""
-        return self.desc.input(slot)
-
-    def output(self, slot: str) -> list[str]:
-        """Names of the variables in an output slot."""
-        return self.desc.output(slot)
-
-    @property
-    def attr_names(self) -> list[str]:
-        return list(self.desc.attrs())
-
-    def has_attr(self, name: str) -> bool:
-        return name in self.desc.attrs()
-
-    def attr(self, name: str) -> Any:
-        """The value of an attribute. NotFound if there is none of that name."""
-        attrs = self.desc.attrs()
-        if name not in attrs:
-            raise errors.NotFound(f"operator '{self.type}' has no attribute '{name}'; it has {', '.join(attrs)}")
-        return attrs[name]
-
-    def all_attrs(self) -> dict[str, Any]:
-        return self.desc.attrs()
-
-    def _set_attr(self, name: str, value: Any) -> None:
-        position = next(i for i, op in enumerate(self.block.ops) if op is self)
-        self.block.desc.set_attr(position, name, value)
-        self.desc = self.block.desc.ops()[position]
-
-    def to_string(self, throw_on_error: bool = False) -> str:
-        """A line about the operator. The argument is Fluid's and makes no difference."""
-        return str(self)
-
-    def __repr__(self) -> str:
-        return str(self.desc)

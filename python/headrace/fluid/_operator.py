@@ -1,0 +1,97 @@
+"""Operators of a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid._protocols import DeclaringBlock
+
+__all__ = ["Operator"]
+
+
+class Operator:
+    """An operator of a block, as it was when it was added."""
+
+    def __init__(self, block: DeclaringBlock, desc: core.OpDesc) -> None:
+        self.block = block
+        self.desc = desc
+        # The Python functions that a program calls live as long as its operators.
+        self._functions: list[core.PyFunction] = []
+        if desc.type == "py_func":
+            ids = (desc.attrs()["forward_callable_id"], desc.attrs()["backward_callable_id"])
+            self._functions = [core.PyFunction.find(id) for id in ids if id >= 0]
+
+    @property
+    def type(self) -> str:
+        return self.desc.type
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether its role ("op_role") is to train, since a backward pass, an optimizer or a schedule of learning rates
+        has added it: ``clone(for_test=True)`` leaves it out.
+        """
+        return self.desc.is_training
+
+    @property
+    def namescope(self) -> str:
+        """The name scopes it was added in: "/encoder/layer_0/"."""
+        return str(self.desc.attrs().get(core.OP_NAME_SCOPE, "/"))
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the input slots."""
+        return self.desc.input_names()
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the output slots."""
+        return self.desc.output_names()
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """Names of all input variables."""
+        return self.desc.input_arg_names()
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """Names of all output variables."""
+        return self.desc.output_arg_names()
+
+    def input(self, slot: str) -> list[str]:
+        """Names of the variables in an input slot."""
+        return self.desc.input(slot)
+
+    def output(self, slot: str) -> list[str]:
+        """Names of the variables in an output slot."""
+        return self.desc.output(slot)
+
+    @property
+    def attr_names(self) -> list[str]:
+        return list(self.desc.attrs())
+
+    def has_attr(self, name: str) -> bool:
+        return name in self.desc.attrs()
+
+    def attr(self, name: str) -> Any:
+        """The value of an attribute. NotFound if there is none of that name."""
+        attrs = self.desc.attrs()
+        if name not in attrs:
+            raise errors.NotFound(f"operator '{self.type}' has no attribute '{name}'; it has {', '.join(attrs)}")
+        return attrs[name]
+
+    def all_attrs(self) -> dict[str, Any]:
+        return self.desc.attrs()
+
+    def _set_attr(self, name: str, value: Any) -> None:
+        position = next(i for i, op in enumerate(self.block.ops) if op is self)
+        self.block.desc.set_attr(position, name, value)
+        self.desc = self.block.desc.ops()[position]
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """A line about the operator. The argument is Fluid's and makes no difference."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self.desc)
