@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
-from headrace.fluid._feed_sources import sources_of
+from headrace.fluid._live_sources import sources_of
 from headrace.fluid._persistables import persistables, put, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import Scope
@@ -27,7 +27,7 @@ from headrace.fluid.executor import Executor, check_executor, global_scope
 from headrace.fluid.framework import Program, Variable
 
 if TYPE_CHECKING:
-    from headrace.fluid.reader_variable import FeedSource
+    from headrace.fluid._feed_source import FeedSource
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 

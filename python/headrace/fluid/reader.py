@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from headrace import errors
 from headrace.fluid import unique_name
+from headrace.fluid._feed_source import FeedingLoader, FeedSource, init_queue
 from headrace.fluid.core import LoDTensor, Scope
 from headrace.fluid.framework import Variable, default_main_program
 from headrace.fluid.layers.io import create_py_reader_by_data
-from headrace.fluid.reader_variable import FeedingLoader, FeedSource, init_queue
 from headrace.reader import batch
 
 __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]

@@ -250,7 +250,7 @@ class Stuck:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
-    monkeypatch.setattr("headrace.fluid.reader_variable._PATIENCE", 0.1)
+    monkeypatch.setattr("headrace.fluid._feed_source._PATIENCE", 0.1)
     generator = Stuck()
     yield generator
     generator.go_on.set()

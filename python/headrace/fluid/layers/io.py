@@ -9,12 +9,13 @@ from typing import Any
 from headrace import errors
 from headrace._wording import counted
 from headrace.fluid import core
+from headrace.fluid._feed_source import FeedSource, init_queue
 from headrace.fluid._names import free_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
 from headrace.fluid.layer_helper import LayerHelper, check_variable
-from headrace.fluid.reader_variable import FeedSource, ReaderVariable, init_queue
+from headrace.fluid.reader_variable import ReaderVariable
 
 __all__ = [
     "Preprocessor",

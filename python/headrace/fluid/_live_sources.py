@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headrace._weak_collections import WeakBag
 
 if TYPE_CHECKING:
+    from headrace.fluid._feed_source import FeedSource
     from headrace.fluid.core import Scope
-    from headrace.fluid.reader_variable import FeedSource
 
 __all__ = ["live_sources", "sources_of"]
 
