@@ -46,6 +46,32 @@ BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int comp
 
 bool BatchProducer::stopped() const { return control_->stop.load(std::memory_order_relaxed) != 0; }
 
+bool BatchProducer::HasTrialBefore(const Claim& claim) const {
+  const uint64_t oldest = control_->oldest.load(std::memory_order_acquire);
+  for (uint64_t sequence = claim.sequence; sequence > oldest && claim.sequence - sequence < kMaxSlots;) {
+    const uint32_t index = control_->ring[--sequence % kMaxSlots].load(std::memory_order_relaxed);
+    if (index >= arena_->slot_count()) {
+      continue;
+    }
+    const SlotHeader& slot = arena_->slot(index);
+    // In this order: a later batch in the slot has no deaths when its number appears.
+    if (slot.sequence.load(std::memory_order_acquire) != sequence ||
+        slot.deaths[0].load(std::memory_order_relaxed) == 0) {
+      continue;
+    }
+    const uint64_t word = slot.chunk_words[0].load(std::memory_order_acquire);
+    const bool is_made = IsDone(word, sequence) && Claimant(word) != 0;
+    if (word >> kSequenceShift == sequence && !is_made) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool BatchProducer::IsOpen(const Claim& claim) const {
+  return control_->oldest.load(std::memory_order_acquire) <= claim.sequence;
+}
+
 std::optional<Claim> BatchProducer::TryClaim() {
   const uint32_t rescan = control_->rescan.load(std::memory_order_acquire);
   const uint64_t oldest = control_->oldest.load(std::memory_order_acquire);

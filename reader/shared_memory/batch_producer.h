@@ -74,6 +74,12 @@ class HEADRACE_API BatchProducer {
   std::optional<Claim> WaitForClaim(int64_t timeout_ns = -1);
   bool stopped() const;
 
+  // Whether an open batch before the claim's, all of which is made in one go, has killed producers and is not made yet;
+  // one that is given up stays so until its slot is used again. Any of them may be closed at the same time.
+  bool HasTrialBefore(const Claim& claim) const;
+  // Whether the claim's batch may still be delivered. If not, the claim has to be ended nevertheless.
+  bool IsOpen(const Claim& claim) const;
+
   // The row's number among all planned rows, excluded ones included.
   uint32_t PlannedRow(const Claim& claim, uint32_t row) const;
   // The row's index in the dataset; for batches without pickled indices. Throws DataLoss if a stray write hit what

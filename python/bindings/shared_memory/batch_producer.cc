@@ -293,6 +293,8 @@ class BatchProducer {
 
   std::optional<Claim> TryClaim() { return Begun(producer_.TryClaim()); }
   bool stopped() const { return producer_.stopped(); }
+  bool HasTrialBefore(const Claim& claim) const { return producer_.HasTrialBefore(claim); }
+  bool IsOpen(const Claim& claim) const { return producer_.IsOpen(claim); }
   uint32_t row() const { return row_; }
   uint64_t batch() const { return batch_; }
   uint32_t id() const { return producer_.id(); }
@@ -565,6 +567,9 @@ void BindBatchProducer(py::module_& m) {
            py::arg("copy_ns") = 0,
            "Records how the time of a claim was spent; fill, fill_from and write_batch note theirs.")
       .def_property_readonly("stopped", &BatchProducer::stopped, "Whether the loader is shut down.")
+      .def("has_trial_before", &BatchProducer::HasTrialBefore, py::arg("claim"),
+           "Whether an earlier batch of a stream has killed workers and is not made yet, or was given up.")
+      .def("is_open", &BatchProducer::IsOpen, py::arg("claim"), "Whether its batch may still be delivered.")
       .def_property_readonly("row", &BatchProducer::row, "The row at hand.")
       .def_property_readonly("batch", &BatchProducer::batch, "The number, in its epoch, of the batch at hand.")
       .def_property_readonly("id", &BatchProducer::id);

@@ -195,7 +195,8 @@ struct SlotHeader {
   BatchEnd end;
   uint32_t excluded[kMaxExcluded];  // rows that are not made, in ascending order
   std::atomic<uint64_t> chunk_words[kMaxChunks];
-  // How many producers have died at a row of the chunk, at most 255. Written by the scheduler; a hint for claimants.
+  // How many producers have died at a row of the chunk, at most 255. Written by the scheduler; a hint for claimants,
+  // and for those of later batches of a stream.
   std::atomic<uint8_t> deaths[kMaxChunks];
   ChunkProblem problems[kMaxChunks];
 };

@@ -678,6 +678,48 @@ def deadly_element(how: str, sharding: str, workers: int, context: str) -> None:
     report(epochs)
 
 
+class SlowStream(IterableDataset):
+    """The numbers of a range; each is announced on ``pipe``, and takes a while."""
+
+    def __init__(self, length: int, pipe: int) -> None:
+        self.length = length
+        self.pipe = pipe
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.length):
+            os.write(self.pipe, b".")
+            time.sleep(0.05)
+            yield number
+
+
+def bursts(workers: int, count: int) -> None:
+    """All workers of a slow stream are killed at once, each time while elements are being made."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    read_end, write_end = os.pipe()
+    loader = DataLoader(
+        SlowStream(12, write_end),
+        batch_size=2,
+        num_workers=workers,
+        multiprocessing_context="fork",
+        max_deaths_per_sample=2,
+    )
+
+    def kill_all() -> None:
+        main = os.getpid()
+        for _ in range(count):
+            os.read(read_end, 1 << 16)  # what came before the latest burst
+            os.read(read_end, 1)
+            time.sleep(0.02)
+            for pid in workers_of(main):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_all, daemon=True)
+    killer.start()
+    got = [batch.tolist() for batch in loader]
+    report({"got": got, "deaths": loader.stats()["worker_deaths"]})
+
+
 def sum_up(samples: list[int]) -> Any:
     return np.array([sum(samples), *samples])
 

@@ -46,41 +46,6 @@ def test_deaths_at_samples_that_were_harmless_acquit_it_too() -> None:
     assert deaths.note(KILLED, [ONE]) == []
 
 
-def test_a_sample_is_on_trial_from_its_first_death_until_it_is_given_up() -> None:
-    deaths = SampleDeaths(2)
-    assert not deaths.is_on_trial(4, made=7)
-    deaths.note(4, [ONE], made=7)
-    assert deaths.is_on_trial(4, made=7)
-    assert not deaths.is_on_trial(KILLED, made=7)
-    assert deaths.note(4, [ONE], made=7) == [ONE]
-    assert not deaths.is_on_trial(4, made=7)
-
-
-def test_a_sample_is_on_trial_until_samples_are_made() -> None:
-    deaths = SampleDeaths(3)
-    deaths.note(4, [ONE], made=7)
-    assert not deaths.is_on_trial(4, made=8)
-    deaths.note(4, [ONE], made=8)  # another one had been made
-    assert deaths.is_on_trial(4, made=8)
-
-
-def test_workers_that_pass_a_deadly_element_of_a_stream_do_not_acquit_it() -> None:
-    deaths = SampleDeaths(3)
-    given_up = []
-    for _ in range(3):
-        given_up += deaths.note(KILLED, [ONE])
-        assert deaths.note(KILLED, [], destination=ONE[0] + 1) == []
-    assert given_up == [ONE]
-
-
-@pytest.mark.parametrize("destination", [ONE[0], ONE[0] - 1])
-def test_workers_that_die_before_they_come_to_it_do(destination: int) -> None:
-    deaths = SampleDeaths(2)
-    for _ in range(10):
-        assert deaths.note(KILLED, [ONE]) == []
-        deaths.note(KILLED, [], destination=destination)
-
-
 @pytest.mark.parametrize("cause", [-int(signal.SIGSEGV), -int(signal.SIGABRT), 3])
 def test_crashes_at_other_samples_acquit_nobody(cause: int) -> None:
     deaths = SampleDeaths(3)

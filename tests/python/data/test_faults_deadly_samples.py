@@ -150,5 +150,5 @@ def test_more_batches_in_a_row_are_left_out_than_are_in_flight() -> None:
 def test_the_number_of_tries_is_an_option(tries: int) -> None:
     result = run("deadly", "os._exit", "rows", "raise", tries, 1, [5])
     assert result["epochs"][0][1][0] == 5
-    # The other worker may try, too, before it is known that the last one has died.
-    assert tries <= result["stats"]["worker_deaths"] <= tries + 1
+    # The other worker may try, too, before it is known that the last one has died; and they may begin the next epoch.
+    assert tries <= result["stats"]["worker_deaths"] < 2 * (tries + 1)

@@ -33,6 +33,12 @@ def test_forked_workers(kind: str, workers: int, count: int, pattern: str, fed: 
     assert result["wrong"] == []
 
 
+def test_bursts_of_kills_are_not_blamed_on_an_element_of_a_slow_stream() -> None:
+    result = run("bursts", 3, 8)
+    assert result["got"] == [[first, first + 1] for first in range(0, 12, 2)]
+    assert result["deaths"] >= 8
+
+
 @pytest.mark.skipif("HEADRACE_KILLS" not in os.environ, reason="HEADRACE_KILLS is not set")
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])

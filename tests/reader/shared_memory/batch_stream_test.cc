@@ -465,6 +465,57 @@ TEST_P(StreamStormTest, EveryBatchComesOnceWhoeverDies) {
   EXPECT_LE(crew.scheduler().stats().slots_used, 16U);
 }
 
+// Claims the next batch, notes its first row, and is gone.
+void DieAtNextBatch(BatchScheduler& scheduler) {
+  BatchProducer producer(scheduler.arena(), 7, scheduler.completion_fd());
+  const std::optional<Claim> claim = producer.TryClaim();
+  ASSERT_TRUE(claim.has_value());
+  producer.BeginRow(*claim, 0);
+  ASSERT_TRUE(scheduler.Reclaim(7).at_row);
+}
+
+TEST(BatchStreamTest, ABatchIsOnTrialFromADeathUntilItIsMade) {
+  const auto scheduler = BatchScheduler::Create(Streams(0));
+  scheduler->StartEpoch(0);
+  BatchProducer early(scheduler->arena(), 0, scheduler->completion_fd());
+  BatchProducer late(scheduler->arena(), 1, scheduler->completion_fd());
+  MakeOfStream(early, *early.TryClaim(), {100});
+  ASSERT_NO_FATAL_FAILURE(DieAtNextBatch(*scheduler));
+  const std::optional<Claim> retried = early.TryClaim();
+  const std::optional<Claim> later = late.TryClaim();
+  ASSERT_EQ(retried->batch, 1U);
+  ASSERT_EQ(later->batch, 2U);
+  EXPECT_FALSE(early.HasTrialBefore(*retried));  // the batch itself is none before
+  EXPECT_TRUE(late.HasTrialBefore(*later));
+  MakeOfStream(early, *retried, {100});
+  EXPECT_FALSE(late.HasTrialBefore(*later));
+  EXPECT_TRUE(late.IsOpen(*later));
+}
+
+TEST(BatchStreamTest, ABatchThatIsGivenUpStaysOnTrialUntilTheEpochEnds) {
+  const auto scheduler = BatchScheduler::Create(Streams(0));
+  scheduler->StartEpoch(0);
+  ASSERT_NO_FATAL_FAILURE(DieAtNextBatch(*scheduler));
+  BatchProducer early(scheduler->arena(), 0, scheduler->completion_fd());
+  BatchProducer late(scheduler->arena(), 1, scheduler->completion_fd());
+  const std::optional<Claim> first = early.TryClaim();
+  const std::optional<Claim> second = late.TryClaim();
+  early.BeginRow(*first, 0);
+  ASSERT_TRUE(scheduler->Reclaim(0).at_row);
+  ASSERT_TRUE(scheduler->Abandon(first->sequence, 0));
+  EXPECT_TRUE(late.HasTrialBefore(*second));
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  EXPECT_EQ(scheduler->Take().problem, ProblemKind::kKilled);
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kEndOfEpoch);
+  scheduler->StartEpoch(1);
+  EXPECT_FALSE(late.HasTrialBefore(*second));
+  EXPECT_FALSE(late.IsOpen(*second));
+  late.Complete(*second);
+  MakeOfStream(early, *early.TryClaim(), {100});
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  ASSERT_NO_FATAL_FAILURE(ExpectRight(scheduler->Take(), {100}));
+}
+
 TEST(BatchStreamTest, WrongPositionsAreRefused) {
   const auto scheduler = BatchScheduler::Create(Streams(2));
   EXPECT_THROW(scheduler->StartEpoch(EpochStart{0, 0, {}, {{0, false}}, 0}), InvalidArgument);

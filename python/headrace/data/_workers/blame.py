@@ -30,9 +30,8 @@ class SampleDeaths:
     A retry comes after a pause (:func:`pause_before_retry`), which is the control of the experiment: if, meanwhile, a
     worker dies of the same cause at no sample, or at one that had done no harm before, then workers are being killed
     from outside, and the count starts again. So no sample is blamed for bursts of kills, however fast; a sample that
-    always kills its worker, in contrast, is alone in that. Except in a stream that workers share: each makes the
-    elements of the batches before its own, too. One that dies on its way to its batch may have died of any of them, and
-    acquits none.
+    always kills its worker, in contrast, is alone in that. In a stream that workers share, each also makes the elements
+    of the batches before its own: it does not as long as one of these is on trial (``SampleMaker``).
 
     Crashes and exits come from within: those at other samples acquit none. Once there have been as many as that, at
     whatever samples, and none was made meanwhile, a second one at a sample is enough.
@@ -47,18 +46,13 @@ class SampleDeaths:
         self._made, self._in_vain = -1, 0
         # By cause and by sample: its batch's number first.
         self._counts: dict[Hashable, dict[tuple[int, int, str], int]] = collections.defaultdict(dict)
-        # By cause: how many samples had been made at the latest death that counted against one.
-        self._made_at_death: dict[Hashable, int] = {}
 
-    def note(
-        self, cause: Hashable, samples: list[tuple[int, int, str]], made: int = 0, destination: int | None = None
-    ) -> list[tuple[int, int, str]]:
+    def note(self, cause: Hashable, samples: list[tuple[int, int, str]], made: int = 0) -> list[tuple[int, int, str]]:
         """A worker died of ``cause`` while it made ``samples``: none, or one for each of its threads.
 
         Args:
             cause: how, as :attr:`multiprocessing.Process.exitcode`, or another word for it.
             made: samples made by all workers so far.
-            destination: the number of the batch to which it was on its way in a stream that workers share, if it was.
 
         Returns:
             Those of them that are to be given up.
@@ -67,15 +61,13 @@ class SampleDeaths:
         crashed = cause in _CRASHES or (isinstance(cause, int) and cause > 0)
         if not crashed and (any(sample not in counts for sample in samples) or not samples):
             for sample in counts:
-                if destination is None or sample[0] >= destination:
-                    counts[sample] = 0
+                counts[sample] = 0
         if crashed and samples:
             self._in_vain = self._in_vain + 1 if made == self._made else 1
             self._made = made
         for sample in samples:
             counts[sample] = counts.get(sample, 0) + 1
         if samples:
-            self._made_at_death[cause] = made
             newest = max(sample[0] for sample in samples)
             for sample in [sample for sample in counts if sample[0] + _FORGET_AFTER < newest]:
                 del counts[sample]
@@ -84,9 +76,3 @@ class SampleDeaths:
         for sample in given_up:
             del counts[sample]
         return given_up
-
-    def is_on_trial(self, cause: Hashable, made: int) -> bool:
-        """Whether deaths of that cause count against a sample that is not made yet, as far as is known: no sample has
-        been made since the latest of them.
-        """
-        return self._made_at_death.get(cause) == made and any(self._counts[cause].values())

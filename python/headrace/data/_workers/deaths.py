@@ -21,7 +21,6 @@ from headrace.data._workers.processes import WorkerProcess, describe_exit, in_py
 from headrace.data._workers.restarts import IdleDeaths, Standstill
 from headrace.data._workers.start import StartLog
 from headrace.data._workers.start_checks import MAIN_GUARD, lacks_in_main_module
-from headrace.data._workers.stream_reader import StreamTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ class WorkerDeaths:
         worker_id: int,
         worker: WorkerProcess,
         deaths: list[_core.ProducerDeath],
-        stream: StreamTask | None,
+        is_stream: bool,
         describe: Describe,
     ) -> str:
         """Decides what happens next.
@@ -87,7 +86,7 @@ class WorkerDeaths:
         Args:
             worker: the one that died.
             deaths: of its threads.
-            stream: how the workers read an iterable dataset; None for any other.
+            is_stream: whether the workers read an iterable dataset.
 
         Returns:
             A report for the user.
@@ -104,15 +103,9 @@ class WorkerDeaths:
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
         stats = self._scheduler.stats()
         samples = stats["samples"]
-        # On its way to a batch of a common stream, it passes the elements of others: the one that makes a batch of them
-        # may die of the same, and knows which.
-        passes = stream is not None and not stream.own and bool(held) and not at_work
-        destination = held[0].sequence if passes else None
-        noted = self._sample_deaths.note(cause, list(by_sample), samples, destination)
-        given_up = [by_sample[sample] for sample in noted]
+        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
         if not at_work:
-            excused = passes and self._sample_deaths.is_on_trial(cause, samples)
-            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples, excused)
+            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples)
             failure = self._failure_at_start(report, worker)
             if failure is not None and not (again and samples):
                 raise failure
@@ -124,7 +117,7 @@ class WorkerDeaths:
                 )
             self._require_progress(stats, report, worker)
             when = "while it was idle" if samples else "before it made a sample"
-            when = "while it read the stream" if stream is not None and held else when
+            when = "while it read the stream" if is_stream and held else when
             when = when if failure is None else f"while it started ({failure})"
             return f"{report} {when}; another worker takes its place"
         self._idle_deaths.forget(worker_id)

@@ -140,7 +140,7 @@ class WorkerGroup:
             completion=SharedDescriptor(self._scheduler.completion_fd),
             updates=log,
         )
-        return Source(make_setup, starts, self._is_as_given, self._task.stream)
+        return Source(make_setup, starts, self._is_as_given, self._task.stream is not None)
 
     def _is_as_given(self) -> bool:
         """Whether the program's objects still equal those that the workers were given, as far as this is known."""

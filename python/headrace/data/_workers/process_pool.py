@@ -44,7 +44,7 @@ from headrace.data._workers.start_checks import (
     require_main_guard,
     worker_name,
 )
-from headrace.data._workers.stream_reader import StreamStart, StreamTask
+from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
@@ -66,13 +66,13 @@ class Source(NamedTuple):
         make_setup: creates its setup.
         starts: where streams start now.
         is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
-        stream: how the workers read an iterable dataset; None for any other.
+        is_stream: whether the workers read an iterable dataset.
     """
 
     make_setup: MakeSetup
     starts: Mapping[int, StreamStart]
     is_as_given: Callable[[], bool]
-    stream: StreamTask | None
+    is_stream: bool
 
 
 class ProcessPool:
@@ -267,7 +267,7 @@ class ProcessPool:
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
             if not outdated:
-                reports.append(self.deaths.note(worker_id, worker, together, source.stream, describe))
+                reports.append(self.deaths.note(worker_id, worker, together, source.is_stream, describe))
             close(process)
             self._workers[worker_id] = self._start_later(worker_id, source)
             self._watch(worker_id)

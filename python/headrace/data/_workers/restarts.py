@@ -33,14 +33,13 @@ class IdleDeaths:
         self._in_vain: collections.Counter[int] = collections.Counter()
         self._samples = -1
 
-    def note(self, worker: int, code: int | None, lifetime: float, samples: int, excused: bool = False) -> bool:
+    def note(self, worker: int, code: int | None, lifetime: float, samples: int) -> bool:
         """A worker died while it was idle.
 
         Args:
             code: how, as :attr:`multiprocessing.Process.exitcode`.
             lifetime: in seconds.
             samples: made by all workers so far.
-            excused: it does not count, but delays the successor.
 
         Returns:
             Whether to start it again.
@@ -48,7 +47,7 @@ class IdleDeaths:
         if samples != self._samples:
             self._samples = samples
             self._in_vain.clear()
-        self._in_vain[worker] += not excused
+        self._in_vain[worker] += 1
         self._counts[worker] = 1 if lifetime > _STARTED else self._counts[worker] + 1
         return self._in_vain[worker] < _MAX_IDLE_DEATHS or code in _FROM_OUTSIDE
 

@@ -45,6 +45,9 @@ from headrace.data._workers.info import WorkerInfo, get_worker_info
 from headrace.data._workers.stream_reader import StreamReader
 from headrace.data._workers.task import WorkerTask
 
+# Seconds between two looks whether a batch on trial has been made.
+_LOOK_EVERY = 0.01
+
 
 class SampleMaker:
     """Makes the rows of claims. One per worker thread.
@@ -280,6 +283,18 @@ class SampleMaker:
         while (left := deadline - time.monotonic()) > 0 and not self.producer.stopped:
             time.sleep(min(left, 0.1))
 
+    def _may_pass(self, claim: _core.Claim) -> bool:
+        """Whether to read the elements of a batch before the claim's. In a stream that workers share, waits as long as
+        these may kill workers (``blame.py``): the death of one that waits has another cause. False if nobody needs the
+        claim's batch any more.
+        """
+        assert self.task.stream is not None
+        if self.task.stream.own or not self.producer.has_trial_before(claim):
+            return True
+        while self.producer.has_trial_before(claim) and not self.producer.stopped:
+            time.sleep(_LOOK_EVERY)
+        return self.producer.is_open(claim) and not self.producer.stopped
+
     def _keep(self, claim: _core.Claim, samples: list[Any]) -> None:
         """Stores samples in the slot for the worker that collates the batch."""
         try:
@@ -316,7 +331,9 @@ class SampleMaker:
         self._culprit = "The iterable dataset could not be read"
         begin = time.perf_counter_ns()
         # Before the batch is started: catching up may take long, and a death meanwhile is not the batch's doing.
-        reader.seek(claim.epoch, claim.stream_batch)
+        if not reader.seek(claim.epoch, claim.stream_batch, lambda: self._may_pass(claim)):
+            producer.complete(claim)
+            return
         self._pause(claim)
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()

@@ -105,9 +105,15 @@ class StreamReader:
         self._end_report = b""
         self._end_epoch = -1
 
-    def seek(self, epoch: int, batch: int) -> None:
+    def seek(self, epoch: int, batch: int, may_pass: Callable[[], bool]) -> bool:
         """Goes to the beginning of a batch, or to the end of the stream. Raises the exceptions of the dataset's
         ``__iter__``.
+
+        Args:
+            may_pass: called before each batch that is dropped on the way.
+
+        Returns:
+            False if that said no; it is somewhere before the batch then.
         """
         restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
         # A worker may have read ahead of the consumer, to the end even, and of those that share a stream not all come
@@ -117,7 +123,10 @@ class StreamReader:
             if restart:
                 self._restart(epoch, batch, given_up)
             while self._batch < batch and not self._ended:
+                if not may_pass():
+                    return False
                 self._skip()
+        return True
 
     def begin_anew(self, starts: Mapping[int, StreamStart]) -> None:
         """Makes the next ``seek`` iterate again: the dataset has changed.
