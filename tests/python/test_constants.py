@@ -10,7 +10,7 @@ import pytest
 
 from headrace.data import _config
 from headrace.data._iteration import setup
-from headrace.data._samples import batch_tree, walk
+from headrace.data._samples import batch_tree, tree_walk
 from headrace.data._samples.describe import NodeKind
 from headrace.fluid import core, executor, framework
 
@@ -78,7 +78,7 @@ def test_kinds_of_nodes_in_the_description_of_a_sample() -> None:
         (f"{ARENA}/control_block.h", "kMaxProducers", _config.MAX_WORKERS),
         (f"{ARENA}/batch_layout.h", "kMaxDims", batch_tree.LAYOUT_DIMS),
         (PLAN, "kMaxLength", _config._MAX_LENGTH),
-        ("python/bindings/shared_memory/plain_tree.cc", "kMostItems", walk.PIECES),
+        ("python/bindings/shared_memory/plain_tree.cc", "kMostItems", tree_walk.MOST_SEPARATE),
     ],
 )
 def test_a_constant_is_the_same(source: str, name: str, ours: int | str) -> None:

@@ -14,7 +14,7 @@ namespace headrace::python {
 namespace py = pybind11;
 namespace {
 
-// A list of more arrays than this may be joined in one leaf (PIECES of _samples/walk.py).
+// A list of more arrays than this may be joined in one leaf (MOST_SEPARATE of _samples/tree_walk.py).
 constexpr size_t kMostItems = 16;
 
 bool IsPlainType(PyObject* value) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 
 from headrace.fluid._protocols import GradientClip, Regularizer
-from headrace.fluid._stored import to_attributes
+from headrace.fluid._stored_objects import to_attributes
 from headrace.fluid._variable import Variable
 
 __all__ = ["Parameter"]

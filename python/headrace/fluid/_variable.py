@@ -13,7 +13,7 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid._names import free_name
 from headrace.fluid._protocols import DeclaringBlock, ErrorClip
-from headrace.fluid._stored import from_attributes, to_attributes
+from headrace.fluid._stored_objects import from_attributes, to_attributes
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Variable:
         if desc is None:
             raise errors.NotFound(f"block {block.idx} and its ancestors declare no variable '{name}'")
         self.desc = desc
-        # Of properties that attributes of the description store (see _stored): the given objects.
+        # Of properties that attributes of the description store (see ``_stored_objects``): the given objects.
         self._objects: dict[str, Any] = {}
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid._checks import check_object
 from headrace.fluid._protocols import DeclaringBlock, GradientClip
-from headrace.fluid._stored import stored
+from headrace.fluid._stored_objects import stored
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Parameter, Program, Variable, default_main_program
 

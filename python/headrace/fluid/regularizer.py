@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.fluid._protocols import DeclaringBlock
-from headrace.fluid._stored import stored
+from headrace.fluid._stored_objects import stored
 from headrace.fluid.framework import Parameter, Variable
 
 __all__ = [

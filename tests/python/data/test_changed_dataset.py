@@ -363,14 +363,14 @@ def test_without_the_template_a_worker_starts_only_with_what_the_others_have() -
     dataset = Slow()
     loader = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="fork", prefetch_factor=2)
     batches = iter(loader)
-    pool = batches._engine.workers.pool  # type: ignore[attr-defined]
+    starter = batches._engine.workers.pool._starter  # type: ignore[attr-defined]
     next(batches)
-    pool._template._process.kill()
+    starter._template._process.kill()
     for _ in range(2):
         kill_all(batches)
         assert next(batches).tolist() == [1, 1]
         list(zip(range(2), batches))
-    assert pool._template is None
+    assert starter._template is None
     dataset.number = 100
     kill_all(batches)
     with pytest.raises(

@@ -319,7 +319,7 @@ def test_workers_of_a_forkserver_share_what_they_import(way: str) -> None:
         pytest.importorskip("torch")
     result = run("preloads", way)
     torch = ["torch"] if way == "torch" else []
-    ours = ["__main__", "numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
+    ours = ["__main__", "numpy", "headrace.data._workers.start_reports", *torch, "headrace.data._workers.preloaded"]
     assert result["modules"] == {"own": ["json"], "running": ["__main__"]}.get(way, ours)
     if way == "torch":  # which alone is some 290 MiB; the main module of the program, each worker imports itself
         assert max(result["private"]) < 40

@@ -205,7 +205,7 @@ def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.
     assert made[0].asked >= 10
 
 
-@pytest.mark.parametrize("step", ["_start_later", "_watch"])
+@pytest.mark.parametrize("step", ["start_later", "_watch"])
 def test_a_worker_that_cannot_start_is_done_without(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     loader = DataLoader(Random(40), 4, shuffle=True, seed=3, num_workers="auto")
@@ -216,7 +216,7 @@ def test_a_worker_that_cannot_start_is_done_without(step: str, monkeypatch: pyte
     def refuse(*arguments: Any) -> None:
         raise errors.IoError("cannot start worker 1: no more of them")
 
-    monkeypatch.setattr(pool, step, refuse)
+    monkeypatch.setattr(pool._starter if step == "start_later" else pool, step, refuse)
     with pytest.warns(RuntimeWarning, match="stays at 1 workers, since it cannot add another: cannot start worker 1"):
         got = list(iterator)
     assert engine.workers.tuning.most_started == 1

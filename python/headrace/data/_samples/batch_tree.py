@@ -14,7 +14,7 @@ of it again. A tree is a nested tuple. Its leaves are numbered in order; for ``f
     ("dict", type, shell, keys, children)        any mapping
     ("dataclass", type, names, children)
     ("ragged", values, offsets)                  a Ragged
-    ("pieces", values, shapes)                   a list of arrays, concatenated in `values`
+    ("joined", values, shapes)                   a list of arrays, concatenated in `values`
     ("pickled", i, arrays, has_tensors)          any object: leaf i is its pickle, without the `arrays` in it; whether
                                                  it has tensors, which may be in the pickle as well
     ("packed", body, arrays, objects)            a tree of which the layout has no room; three leaves hold all of it

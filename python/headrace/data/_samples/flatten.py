@@ -34,7 +34,7 @@ from headrace.data._samples.tensors import (
     Array,
     Form,
 )
-from headrace.data._samples.walk import PIECES, PLAIN_TYPES, LeafDtypes, Walk
+from headrace.data._samples.tree_walk import MOST_SEPARATE, PLAIN_TYPES, LeafDtypes, Walk
 
 Flat = tuple[bytes, list[Any]]
 
@@ -201,8 +201,8 @@ class _PlainWalk(Walk):
                 return ("object", self.add([value], None))
             if kind is tuple:
                 return ("tuple", self._visit_all(value))
-            pieces = self._pieces(value)
-            return ("list", self._visit_all(value)) if pieces is None else pieces
+            joined = self._joined_if_many(value)
+            return ("list", self._visit_all(value)) if joined is None else joined
         if kind is Ragged:
             return self.ragged(value)
         if is_namedtuple(value) and not hasattr(value, "__dict__") and pickles_as(kind, object):
@@ -214,8 +214,8 @@ class _PlainWalk(Walk):
         self.arrays.append(value)
         return super().array(value, form)
 
-    def _pieces(self, values: list[Any]) -> Structure | None:
-        if len(values) <= PIECES:
+    def _joined_if_many(self, values: list[Any]) -> Structure | None:
+        if len(values) <= MOST_SEPARATE:
             return None
         pairs = []
         for value in values:

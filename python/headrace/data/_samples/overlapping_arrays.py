@@ -31,7 +31,7 @@ from headrace.data._samples.tensors import (
     is_plain_tensor,
     is_tensor,
 )
-from headrace.data._samples.walk import PLAIN_TYPES, Walk
+from headrace.data._samples.tree_walk import PLAIN_TYPES, Walk
 
 
 def pickles_as(kind: type[Any], base: type[Any]) -> bool:

@@ -8,7 +8,7 @@ from headrace.data._samples.overlapping_arrays import Memory, find_shown, part_o
 from headrace.data._samples.planned_arrays import Planned
 from headrace.data._samples.rebuild import build_arrays
 from headrace.data._samples.tensors import is_tensor, leaves_slot_unchanged
-from headrace.data._samples.walk import Walk
+from headrace.data._samples.tree_walk import Walk
 
 
 def own_copies(batch: Any) -> dict[int, tuple[Any, Any]]:

@@ -117,7 +117,7 @@ def _collect_forms(structure: Structure, forms: list[Form]) -> None:
     if kind == "leaf":
         forms[structure[1]] = structure[2]
     elif kind not in ("object", "objects"):
-        for child in structure[1:] if kind in ("ragged", "pieces") else structure[-1]:
+        for child in structure[1:] if kind in ("ragged", "joined") else structure[-1]:
             _collect_forms(child, forms)
 
 
@@ -138,7 +138,7 @@ def _builder(structure: Structure, convert: list[Convert | None]) -> Build:
     if kind == "ragged":
         values, offsets = (_builder(child, convert) for child in structure[1:])
         return lambda leaves: Ragged(values(leaves), offsets(leaves))
-    if kind == "pieces":
+    if kind == "joined":
         values, shapes = structure[1][1], structure[2][1]
         return lambda leaves: _split(leaves[values], leaves[shapes], convert[values])
     builders = [_builder(child, convert) for child in structure[-1]]
@@ -162,15 +162,15 @@ def _builder(structure: Structure, convert: list[Convert | None]) -> Build:
 
 
 def _split(values: Array, shapes: Array, converter: Convert | None) -> list[Any]:
-    pieces: list[Any] = []
+    arrays: list[Any] = []
     begin = 0
     for shape in shapes.tolist():
         end = begin + math.prod(shape)
-        piece = values[begin:end].reshape(shape)
+        array = values[begin:end].reshape(shape)
         # One by one: each tensor has a storage of its own, which is what torch.save writes.
-        pieces.append(piece if converter is None else converter(piece))
+        arrays.append(array if converter is None else converter(array))
         begin = end
-    return pieces
+    return arrays
 
 
 def build_arrays(entries: list[Structure], dtypes: _Dtypes, leaves: list[Any]) -> list[Any]:

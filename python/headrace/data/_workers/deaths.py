@@ -19,8 +19,8 @@ from headrace.data._workers.blame import SampleDeaths
 from headrace.data._workers.errors import Describe
 from headrace.data._workers.processes import WorkerProcess, describe_exit, in_pytorchs_words
 from headrace.data._workers.restarts import IdleDeaths, Standstill
-from headrace.data._workers.start import StartLog
 from headrace.data._workers.start_checks import MAIN_GUARD, lacks_in_main_module
+from headrace.data._workers.start_reports import StartLog
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,11 +25,12 @@ from headrace.data._workers.dataset_updates import SentTask, UpdateLog, started_
 from headrace.data._workers.deaths import DeathPolicy
 from headrace.data._workers.errors import KeptErrors
 from headrace.data._workers.pickling_checks import explain_pickling, require_importable
-from headrace.data._workers.process_pool import ProcessPool, Source
+from headrace.data._workers.process_pool import ProcessPool
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup, WorkerTask
 from headrace.data._workers.thread_pool import ThreadPool
+from headrace.data._workers.worker_starter import Source
 
 
 class WorkerGroup:

@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
-import functools
 import multiprocessing
-import multiprocessing.connection
-import multiprocessing.forkserver
 import multiprocessing.process
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from headrace import _core, errors
-from headrace.data._system.interpreter_exit import interpreter_exits, process_start
+from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.life_line import LifeLine
-from headrace.data._workers.dataset_updates import UpdateLog, started_at
+from headrace.data._workers.dataset_updates import UpdateLog
 from headrace.data._workers.deaths import DeathPolicy, WorkerDeaths
 from headrace.data._workers.errors import Describe
-from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import (
     WorkerProcess,
     close,
     close_descriptors,
-    forkserver_sockets,
     has_ended,
     join,
     open_pidfd,
     processor_seconds,
-    worker_processes,
 )
 from headrace.data._workers.sample_maker import OUTDATED
 from headrace.data._workers.stacks import Stacks
-from headrace.data._workers.start import StartLog, StartReporter, run_worker
 from headrace.data._workers.start_checks import (
     NO_MAIN_GUARD,
-    limits_named,
     no_main_guard,
     require_descriptors,
     require_main_guard,
-    worker_name,
 )
-from headrace.data._workers.stream_reader import StreamStart
-from headrace.data._workers.task import SharedDescriptor, WorkerSetup
+from headrace.data._workers.start_reports import StartLog
+from headrace.data._workers.worker_starter import Source, WorkerStarter
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
 # logger has registered for the end of a process runs.
@@ -56,23 +45,6 @@ _GRACE_OF_SAMPLE = 0.5
 _LONGEST_START = 10.0
 # An error shows the stacks of at most this many workers.
 MOST_STACKS = 4
-MakeSetup = Callable[..., WorkerSetup]  # with the pool's data of a worker as keyword arguments
-
-
-class Source(NamedTuple):
-    """The source of a worker's task.
-
-    Attributes:
-        make_setup: creates its setup.
-        starts: where streams start now.
-        is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
-        is_stream: whether the workers read an iterable dataset.
-    """
-
-    make_setup: MakeSetup
-    starts: Mapping[int, StreamStart]
-    is_as_given: Callable[[], bool]
-    is_stream: bool
 
 
 class ProcessPool:
@@ -112,108 +84,30 @@ class ProcessPool:
             )
         self._scheduler = scheduler
         self._threads = threads
-        self._context = context
         self._owner = os.getpid()
         self._workers: list[WorkerProcess] = []
-        # How often a worker of each number was started.
-        self._started: collections.Counter[int] = collections.Counter()
         # By worker: processes that have been asked to stop and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
         require_main_guard()
         require_descriptors(num_workers)
-        self._template: Template | None = None
-        self._had_template = False  # that is gone
         with contextlib.ExitStack() as files:
             self._stacks = files.enter_context(contextlib.closing(Stacks()))
-            self._starts = files.enter_context(contextlib.closing(StartLog()))
-            self._life = files.enter_context(contextlib.closing(LifeLine()))
+            starts = files.enter_context(contextlib.closing(StartLog()))
+            life = files.enter_context(contextlib.closing(LifeLine()))
             self._files = files.pop_all()
-        self.deaths = WorkerDeaths(scheduler, policy, self._starts, context.get_start_method() == "fork")
+        self._starter = WorkerStarter(context, updates, life, self._stacks, starts)
+        self.deaths = WorkerDeaths(scheduler, policy, starts, context.get_start_method() == "fork")
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
             for worker_id in range(num_workers):
-                self._workers.append(self._start(worker_id, self._process(worker_id, source)))
-            self._make_template(source)
+                self._workers.append(self._starter.start(worker_id, source))
+            self._starter.keep_template(source)
             for worker_id in range(num_workers):
                 self._watch(worker_id)
         except BaseException:
             self.stop()
             raise
-
-    def _make_template(self, source: Source) -> None:
-        """Keeps what forked workers have, for those that start later."""
-        if self._context.get_start_method() != "fork":
-            return
-        run = functools.partial(
-            _run_in_fork, StartReporter(SharedDescriptor(self._starts.fd)), self._fixed_setup(source)
-        )
-        with process_start(), contextlib.suppress(OSError):  # needed only if a worker dies
-            self._template = Template(self._context, run, self._life.fd)
-
-    def _fixed_setup(self, source: Source) -> MakeSetup:
-        """The arguments of all workers."""
-        return functools.partial(
-            source.make_setup,
-            life=SharedDescriptor(self._life.fd),
-            stacks=SharedDescriptor(self._stacks.fd),
-        )
-
-    def _own_setup(self, worker_id: int) -> dict[str, Any]:
-        """The additional arguments of one of them."""
-        with limits_named(worker_id):
-            sockets = forkserver_sockets(self._context)
-        return {
-            "worker_id": worker_id,
-            "revision": self.updates.revision,
-            "updates_size": self.updates.size,
-            "sockets": sockets,
-            "delay": self.deaths.delay(worker_id),
-            "predecessors": self._started[worker_id],
-        }
-
-    def _process(self, worker_id: int, source: Source) -> multiprocessing.process.BaseProcess:
-        """A process that starts with the program's current dataset."""
-        setup = self._fixed_setup(source)(**self._own_setup(worker_id))
-        process: multiprocessing.process.BaseProcess = self._context.Process(
-            target=run_worker,
-            args=(StartReporter(SharedDescriptor(self._starts.fd)), setup),
-            name=worker_name(worker_id),
-            daemon=True,
-        )
-        return process
-
-    def _start_later(self, worker_id: int, source: Source) -> WorkerProcess:
-        """Starts a worker with the dataset of the others.
-
-        Raises:
-            FailedPrecondition: no process has it any more.
-        """
-        if self._template is not None:
-            setup = self._own_setup(worker_id)
-            try:
-                return self._start(
-                    worker_id, self._template.process(worker_name(worker_id), starts=source.starts, **setup)
-                )
-            except TemplateGone:
-                self._template, self._had_template = None, True
-        if self.updates.task is None and not source.is_as_given():
-            kept = 'multiprocessing_context="fork" keeps a copy for such workers'
-            if self._had_template:
-                kept = "the process that kept it for such workers (hr-template) has been killed"
-            raise errors.FailedPrecondition(
-                f"worker {worker_id} cannot start: the others have the dataset as it was when the epoch began, and the "
-                "loader cannot tell whether it has changed since. Iterate over the loader again to continue with the "
-                f"current dataset; {kept}"
-            )
-        return self._start(worker_id, self._process(worker_id, source))
-
-    def _start(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> WorkerProcess:
-        self._started[worker_id] += 1
-        with limits_named(worker_id), process_start():
-            process.start()
-        worker_processes.add(process)
-        return WorkerProcess(process, time.monotonic())
 
     def _watch(self, worker_id: int) -> None:
         process = self._workers[worker_id].process
@@ -269,7 +163,7 @@ class ProcessPool:
             if not outdated:
                 reports.append(self.deaths.note(worker_id, worker, together, source.is_stream, describe))
             close(process)
-            self._workers[worker_id] = self._start_later(worker_id, source)
+            self._workers[worker_id] = self._starter.start_later(worker_id, source, self.deaths.delay(worker_id))
             self._watch(worker_id)
         return reports
 
@@ -338,7 +232,7 @@ class ProcessPool:
 
     def _add(self, worker_id: int, source: Source) -> None:
         """Starts one more worker: entirely, or not at all."""
-        self._workers.append(self._start_later(worker_id, source))
+        self._workers.append(self._starter.start_later(worker_id, source, self.deaths.delay(worker_id)))
         try:
             self._watch(worker_id)
         except BaseException:
@@ -358,9 +252,7 @@ class ProcessPool:
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
-        if self._template is not None:
-            self._template.close()
-            self._template = None
+        self._starter.close()
         processes = [*(worker.process for worker in self._workers), *self._leaving.values()]
         working = len(self._workers)
         self._workers.clear()
@@ -383,12 +275,6 @@ class ProcessPool:
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             self._files.close()
             self.updates.close()
-
-
-def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, starts: Mapping[int, StreamStart], **own: Any) -> None:
-    """The main function of a worker that is forked from a template."""
-    setup = make_setup(**own)
-    run_worker(reporter, dataclasses.replace(setup, task=started_at(setup.task, starts)))
 
 
 def _join_all(processes: Iterable[multiprocessing.process.BaseProcess], deadline: float) -> None:

@@ -109,7 +109,7 @@ def _preload() -> None:
     running = getattr(server, "_forkserver_pid", None) is not None
     if not running and getattr(server, "_preload_modules", None) == ["__main__"]:
         torch = ["torch"] if "torch" in sys.modules else []
-        modules = ["numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
+        modules = ["numpy", "headrace.data._workers.start_reports", *torch, "headrace.data._workers.preloaded"]
         multiprocessing.set_forkserver_preload(["__main__", *modules])
 
 

@@ -29,7 +29,7 @@ from headrace.data._samples.tensors import (
 )
 
 # Lists of more arrays than this share one leaf, which takes less time than one for each.
-PIECES = 16
+MOST_SEPARATE = 16
 _PLAIN_OBJECTS = (str, bytes, int, float, complex, type(None))
 LeafDtypes = list[Optional[np.dtype[Any]]]
 PLAIN_TYPES = frozenset((*_PLAIN_OBJECTS, bool))
@@ -78,8 +78,8 @@ class Walk:
                 shell = shell_of(value)
                 self.varies = self.varies or shell is not None
                 return ("sequence", type(value), shell, self._visit_all(value))
-            pieces = self._pieces(value)
-            return ("list", self._visit_all(value)) if pieces is None else pieces
+            joined = self._joined_if_many(value)
+            return ("list", self._visit_all(value)) if joined is None else joined
         return ("object", self.add([value], None))
 
     def ragged(self, value: Ragged) -> Structure:
@@ -116,9 +116,9 @@ class Walk:
             if type(key) is not str:
                 self.varies = True
 
-    def _pieces(self, values: list[Any]) -> Structure | None:
+    def _joined_if_many(self, values: list[Any]) -> Structure | None:
         """Joins many arrays of one type in one leaf; None if they are few, or of several types."""
-        if len(values) <= PIECES:
+        if len(values) <= MOST_SEPARATE:
             return None
         if all(is_tensor(value) and is_plain_tensor(value) for value in values):
             pairs: list[tuple[Array, Form]] = [array_of_tensor(value) for value in values]
@@ -137,7 +137,7 @@ class Walk:
         size = sum(array.size for array in arrays)
         meaning = str(form) if form in EXTENSION_TYPES else ""
         values = self.planned(Planned((size,), first.dtype, _Joining(arrays), form, meaning))
-        return ("pieces", values, self.array(np.array([array.shape for array in arrays], np.int64), None))
+        return ("joined", values, self.array(np.array([array.shape for array in arrays], np.int64), None))
 
 
 @dataclasses.dataclass(frozen=True)
