@@ -208,7 +208,7 @@ class Trial:
 
     def _pause(self, step: Step) -> None:
         deadline = time.monotonic() + 20 * _IDLE_SECONDS
-        while self._loader._idle and self._workers and time.monotonic() < deadline:
+        while self._loader._epochs.idle and self._workers and time.monotonic() < deadline:
             time.sleep(_IDLE_SECONDS / 4)
 
     def _set_epoch(self, step: Step) -> None:

@@ -1,41 +1,31 @@
 """The loader: batches of a dataset, made by workers in shared memory, in an order that depends on the seed alone.
 
-Its states are read and checked in ``_iteration.state``.
+Which epoch comes next is decided in ``_iteration.epochs``; states are read and checked in ``_iteration.state``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import copy
 import functools
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional
 
 from headrace import _core, errors
 from headrace._traced import traced_loaders
-from headrace._weak_collections import WeakBag
 from headrace.data._argument import Argument
 from headrace.data._argument_checks import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._datasets.datasets import has_state
-from headrace.data._datasets.iterable_datasets import read_twice
-from headrace.data._iteration.engine import Engine
+from headrace.data._iteration.epochs import Epochs
 from headrace.data._iteration.feed import Feed
-from headrace.data._iteration.idle import IdleEngine
 from headrace.data._iteration.iterator import BatchIterator
-from headrace.data._iteration.progress import OnlyReading, Progress
 from headrace.data._iteration.progress_bar import ProgressBar
-from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
-from headrace.data._order.choose_order import batches_per_epoch, upcoming
-from headrace.data._randomness.sample_seeds import worker_base_seed
-from headrace.data._randomness.torch_generators import draw_torch_seed
+from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, decode_state, encode_state
+from headrace.data._order.choose_order import batches_per_epoch
 from headrace.data._reports.timeline import trace_events, write_timeline
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.samplers import BatchSampler, RandomSampler, SequentialSampler
-from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
-from headrace.data._world import warn_of_shared_samples
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -249,35 +239,21 @@ class DataLoader(Generic[Batch]):
             keeps_indices=self._keeps_indices,
             rephrases=self._rephrases,
         )
-        self._seed = self._config.seed
-        self._num_workers = self._config.num_workers
-        self._next = Position(0)
-        self._resuming = False
+        self._epochs = Epochs(self._config)
         self._own_sampler: SeekableSampler | None = None
-        self._idle = IdleEngine()
-        self._latest: Progress | None = None
-        self._only_reading = OnlyReading()
-        # How far the latest iteration was when another epoch was chosen; None: none was.
-        self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
-        self._running: WeakBag[Feed | BatchIterator] = WeakBag()
-        self._refreshed = 0  # how often refresh() was called
-        # Where an iterable dataset that no worker reads was before this loader read it; None: it has not yet.
-        self._initial: tuple[StreamPosition, ...] | None = None
-        # Whether the latest engine could compare the dataset with that of its workers.
-        self._comparable = True
         if self.trace:
             traced_loaders.add(self)
 
     @property
     def num_workers(self) -> int:
         """Workers; with "auto", how many there were when the latest epoch ended."""
-        return self._num_workers
+        return self._epochs.num_workers
 
     @property
     def seed(self) -> int | None:
         """The seed of the order and of the records' generators; None until torch draws it."""
-        return self._seed
+        return self._epochs.seed
 
     @property
     def sampler(self) -> Any:
@@ -290,12 +266,12 @@ class DataLoader(Generic[Batch]):
         if config.sampler is not None or config.iterable:
             return config.sampler
         if self._own_sampler is None and config.shuffle:
-            self._own_sampler = RandomSampler(config.dataset, generator=config.torch_generator or self._seed)
+            self._own_sampler = RandomSampler(config.dataset, generator=config.torch_generator or self.seed)
         elif self._own_sampler is None:
             self._own_sampler = SequentialSampler(config.dataset)
         chosen = self._own_sampler.chosen_epoch()
         if chosen is None:
-            self._own_sampler.begin_epoch(self._next.epoch)
+            self._own_sampler.begin_epoch(self._epochs.next.epoch)
         else:
             self._own_sampler.set_epoch(chosen)
         return self._own_sampler
@@ -336,20 +312,16 @@ class DataLoader(Generic[Batch]):
         """The state of a copy, in this process or another: it continues from this loader's position, independently of
         it.
         """
-        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
-        position, resuming = self._position()
-        return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
+        return {**self.__dict__, "_own_sampler": None, "_epochs": copy.copy(self._epochs)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._idle = IdleEngine()
-        self._running = WeakBag()
         if self.trace:
             traced_loaders.add(self)
 
     def __len__(self) -> int:
         """Batches per epoch that this loader gives."""
-        return batches_per_epoch(self._config, self._seed or 0)
+        return batches_per_epoch(self._config, self.seed or 0)
 
     def __iter__(self) -> Iterator[Batch]:
         """Starts the next epoch. If the iterator is dropped before the first ``next``, the epoch counts as not
@@ -357,13 +329,15 @@ class DataLoader(Generic[Batch]):
         """
         config = self._config
         total = self._length_if_known() if config.progress else None
-        engine, progress = self._start_epoch()
-        length = functools.partial(batches_per_epoch, config, self._seed or 0)
+        engine, progress = self._epochs.start(self._own_sampler)
+        length = functools.partial(batches_per_epoch, config, self.seed or 0)
         bar = None
         if config.progress:
             bar = ProgressBar(import_tqdm()(total=total, initial=progress.taken, unit="batch"))
-        iterator = self._iterator_class(engine, progress, length, self._give_back(progress), config.pin_memory, bar)
-        self._running.add(iterator)
+        iterator = self._iterator_class(
+            engine, progress, length, self._epochs.give_back_of(progress), config.pin_memory, bar
+        )
+        self._epochs.running.add(iterator)
         return iterator
 
     def _length_if_known(self) -> int | None:
@@ -379,14 +353,7 @@ class DataLoader(Generic[Batch]):
         imported, no ``seed``) an epoch has no order of its own: whatever its number, it is drawn from torch's generator
         as the epoch begins.
         """
-        epoch = integer("epoch", epoch, 0, MAX_EPOCH)
-        if not self._resuming or epoch != self._next.epoch:
-            # Of streams, a state between two epochs is one of the dataset, whichever epoch comes next.
-            streams = self._next.streams if self._next.batch == 0 else self._begins(self._next)
-            self._next = Position(epoch, streams=streams)
-            self._resuming = False
-        if self._latest is not None and (self._latest.finished or not self._latest.feeding):
-            self._chosen_at = self._latest.batch
+        self._epochs.choose(integer("epoch", epoch, 0, MAX_EPOCH))
 
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset and ``collate_fn`` as they are now, in new workers.
@@ -402,8 +369,7 @@ class DataLoader(Generic[Batch]):
         During an epoch the workers' dataset does not change. Threads, and a loader without workers, use the program's
         own objects, so a change takes effect immediately.
         """
-        self._refreshed += 1
-        self._comparable = True
+        self._epochs.refresh()
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The position that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
@@ -424,20 +390,7 @@ class DataLoader(Generic[Batch]):
         """
         if batches is not None:
             batches = integer("batches", batches, 0, MAX_BATCH)
-        if self._iterates:
-            assert self._latest is not None
-            position = self._latest.position(batches)
-        elif batches is None or self._resuming:
-            position = self._next
-        else:
-            position = Position(self._next.epoch, batches)
-        seed, here = self._seed, position.batch == 0 and not position.streams
-        if not any(stream != StreamPosition() for stream in position.streams):
-            position = dataclasses.replace(position, streams=())
-        if position == Position(position.epoch, begins=position.begins):
-            seed, plan = upcoming(self._config, seed)
-            position = Position(position.epoch, plan=plan, streams=self._known_here() if here else ())
-        return encode_state(self._config, seed, position)
+        return encode_state(self._config, *self._epochs.reached(batches))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration resume with the batch after those that ``state`` counts.
@@ -452,16 +405,11 @@ class DataLoader(Generic[Batch]):
         position, seed, of_dataset = decode_state(self._config, state)
         for part in of_dataset:
             self._load_dataset(part)
-        self._end_running("another state was loaded during the iteration; start a new iteration")
-        if seed != self._seed:
-            self._idle.close()  # their workers have the other seed
+        if seed != self.seed:
             self._own_sampler = None
         if of_dataset:
             self.refresh()
-        self._seed = seed
-        self._next = position
-        self._resuming = True
-        self._latest = None
+        self._epochs.resume(position, seed)
 
     def _load_dataset(self, state: Any) -> None:
         """Has the dataset load its part of a state. If it refuses, it goes back to where it was."""
@@ -485,7 +433,7 @@ class DataLoader(Generic[Batch]):
             died, and samples left out because of that (``worker_deaths``, ``skipped_samples``); and ``bottleneck``, a
             sentence.
         """
-        engine = self._latest_engine()
+        engine = self._epochs.latest_engine()
         return self._summary if engine is None else engine.stats()
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
@@ -498,7 +446,7 @@ class DataLoader(Generic[Batch]):
             FailedPrecondition: the loader was made without ``trace=True``, has not been iterated over yet, or has
                 been shut down.
         """
-        engine = self._latest_engine()
+        engine = self._epochs.latest_engine()
         if not self.trace or engine is None:
             raise errors.FailedPrecondition(
                 "a trace needs a loader with trace=True that has been iterated over and not shut down since"
@@ -509,7 +457,7 @@ class DataLoader(Generic[Batch]):
         """For a timeline of another module: the events of workers, slots and consumer in the latest iteration since
         ``since``, in nanoseconds of the monotonic clock. See trace_events.
         """
-        engine = self._latest_engine()
+        engine = self._epochs.latest_engine()
         if engine is None:
             return []
         events = (event for event in engine.scheduler.trace() if event[3] >= since)
@@ -517,178 +465,16 @@ class DataLoader(Generic[Batch]):
 
     def shutdown(self) -> None:
         """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers."""
-        if self._latest is not None:
+        if self._epochs.latest is not None:
             self._summary = self.stats()
-        self._end_running(
-            "the loader was shut down during the iteration", "the loader was shut down while it fed the queue"
-        )
-        self._idle.close()
-        if self._latest is not None:
-            self._latest.engine = None
-
-    @property
-    def _iterates(self) -> bool:
-        """Whether the latest iteration says where this loader is, rather than an epoch that was chosen since."""
-        return self._latest is not None and self._latest.batch != self._chosen_at
-
-    def _position(self) -> tuple[Position, bool]:
-        """The position from which another loader would continue this one, and whether it is within an epoch."""
-        latest = self._latest
-        if latest is None or not self._iterates or (latest.feeding and not latest.finished):
-            return self._next, self._resuming
-        if latest.untouched:
-            return latest.back
-        return latest.position(None), not latest.finished
-
-    def _succeed(self, other: DataLoader) -> None:
-        """Counts epochs on from where another loader of the same dataset stands, in whose place it comes."""
-        if not self._config.seed_is_given:
-            self._seed = other._seed
-        self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
-        self._initial = other._initial
-        self._only_reading = other._only_reading
-        self._chosen_at = other._chosen_at
-        other._idle.close()
-
-    def _latest_engine(self) -> Engine | None:
-        engine = self._latest.engine if self._latest is not None else None
-        return engine if engine is not None and engine.is_mine() else None
-
-    def _stream_here(self) -> tuple[StreamPosition, ...]:
-        """Between epochs: where an iterable dataset is that no worker reads; empty if it has no state."""
-        dataset = self._config.dataset
-        if not self._config.iterable or self._config.num_workers > 0 or not has_state(dataset):
-            return ()
-        state = None
-        with contextlib.suppress(Exception):  # it may have none before it has started
-            state = dataset.state_dict()
-        return (StreamPosition(0, state),)
-
-    def _known_here(self) -> tuple[StreamPosition, ...]:
-        """The same; empty also if the dataset does not say."""
-        return tuple(stream for stream in self._stream_here() if stream.state is not None)
-
-    def _begins(self, position: Position) -> tuple[StreamPosition, ...]:
-        """Where the streams of an epoch began that ``position`` is in the middle of: of a state, which does not say,
-        where this loader has found its dataset.
-        """
-        return (self._initial or ()) if position.begins is None else position.begins
-
-    def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
-        for running in self._running:
-            if isinstance(running, Feed):
-                running.stop(feed_reason or reason)
-            else:
-                running.end(reason)
-        self._running.clear()
-
-    def _start_epoch(self, feeds: bool = False) -> tuple[Engine, Progress]:
-        """
-        Args:
-            feeds: the batches go into a queue of a program.
-        """
-        rest_if_interpreter_exits()
-        config = self._config
-        if self._only_reading.has_begun:
-            raise read_twice()
-        if not config.iterable:
-            shuffles_unseeded = config.shuffle and not config.seed_is_given
-            warn_of_shared_samples(config.shard, config.sampler, config.batch_sampler, shuffles_unseeded)
-        for sampler in (config.sampler, config.batch_sampler, self._own_sampler):
-            # A call of sampler.set_epoch, as for torch's DistributedSampler, sets this loader's epoch, too.
-            chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
-            if chosen is not None and not self._resuming:
-                self._next = Position(chosen)
-        position, resumed = self._next, self._resuming
-        self._resuming = False
-        drawn = None
-        if config.follows_torch and (self._seed is None or (config.draws_each_epoch and not position.begun)):
-            drawn = draw_torch_seed(config.torch_generator)
-            if self._seed is None:
-                self._seed = drawn
-        # Given up, an epoch leaves streams where it began, and not every worker, or copy of the dataset, is there.
-        here = self._stream_here() if self._initial is None or not (position.batch or position.streams) else ()
-        self._initial = here if self._initial is None else self._initial
-        begins = self._begins(position) if position.batch else position.streams or here
-        length = config.dataset_length()
-        engine = self._idle.take()
-        if engine is not None and not (
-            engine.feeds == feeds
-            and engine.refreshed == self._refreshed
-            and engine.usable(length)
-            and engine.follow(position)
-        ):
-            engine.close()
-            engine = None
-        if engine is None:
-            seed = self._seed or 0
-            # New workers must not draw the numbers that earlier ones drew.
-            base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
-            initial = self._initial[0].state if self._initial else None
-            try:
-                engine = Engine(config, seed, base_seed, position, self._refreshed, self._comparable, feeds, initial)
-            except BaseException:
-                rest_if_interpreter_exits()
-                raise
-            self._comparable = engine.comparable
-        self._next = Position(position.epoch + 1, streams=begins)
-        self._chosen_at = None
-        try:
-            engine.start_epoch(position)
-        except BaseException:
-            engine.close()
-            raise
-        self._latest = Progress(engine, position, resumed, begins)
-        if config.read_once:
-            self._only_reading.note(self._latest)
-        return engine, self._latest
-
-    def _give_back(self, progress: Progress) -> Callable[[Engine], None]:
-        """What takes back an engine whose iteration is over, if this loader is still there, and the epoch with it, if
-        nobody has read of it.
-        """
-        reference = weakref.ref(self)
-        following = self._next
-
-        def give_back(engine: Engine) -> None:
-            loader = reference()
-            if loader is None:
-                engine.close()
-            elif engine.is_mine():
-                unread = progress.untouched and not progress.feeding
-                if loader._next is not following:
-                    # If the iteration that has started since is not read either, both are given back.
-                    for running in loader._running if unread else ():
-                        if isinstance(running, BatchIterator) and running.progress.back[0] is following:
-                            running.progress.back = progress.back
-                elif unread:
-                    loader._next, loader._resuming = progress.back
-                    if loader._latest is progress:
-                        loader._chosen_at = progress.batch
-                elif progress.finished:
-                    # Of workers that share a stream, one was at its end: the others begin where it was. And the worker
-                    # that takes the place of a worker begins where that one was.
-                    loader._next = progress.position(None)
-                loader._release(engine, loader._latest is progress)
-
-        return give_back
-
-    def _release(self, engine: Engine, is_latest: bool) -> None:
-        if self._config.auto_workers:
-            self._num_workers = engine.workers.count
-        # In this process, others have read the dataset since: the position known here is out of date.
-        outdated = self._config.iterable and self._config.num_workers == 0 and not is_latest
-        if not engine.lasts or outdated or self._idle or not engine.usable(engine.length):
-            engine.close()
-        else:
-            self._idle.put(engine, self._config.workers_are_alike)
+        self._epochs.close()
 
     def _feed(self, queue: _core.LoDTensorBlockingQueue, names: Sequence[str] | None = None) -> Feed:
         """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by
         ``py_reader.decorate_loader``. ``names``: see :class:`Feed`.
         """
-        engine, progress = self._start_epoch(feeds=True)
+        engine, progress = self._epochs.start(self._own_sampler, feeds=True)
         progress.feeding = True
-        feed = Feed(engine, queue, names, progress.finish, self._give_back(progress))
-        self._running.add(feed)
+        feed = Feed(engine, queue, names, progress.finish, self._epochs.give_back_of(progress))
+        self._epochs.running.add(feed)
         return feed

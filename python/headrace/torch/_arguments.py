@@ -89,17 +89,18 @@ class _Loader(HeadraceLoader):
         if epoch is None:
             return
         unread = None
-        for running in self._running:
-            if isinstance(running, Batches) and running.progress is self._latest and running.unread:
+        epochs = self._epochs
+        for running in epochs.running:
+            if isinstance(running, Batches) and running.progress is epochs.latest and running.unread:
                 unread = running
-        position, resumed = (self._next, self._resuming) if unread is None else unread.progress.back
+        position, resumed = (epochs.next, epochs.resuming) if unread is None else unread.progress.back
         if resumed and position.batch < len(self):
             return
         if unread is None:
             self.set_epoch(epoch)
         elif epoch != position.epoch:
-            self._next = Position(epoch + 1)
-            unread.restart(Position(epoch), self._give_back(unread.progress))
+            epochs.next = Position(epoch + 1)
+            unread.restart(Position(epoch), epochs.give_back_of(unread.progress))
 
 
 class _AllReplicas:
@@ -192,7 +193,7 @@ class LoaderBacking:
             batches.expect(of.dataset, said, pins)
         assert isinstance(batches, Batches)
         if isinstance(of.sampler, LoaderSampler):
-            of.sampler.begin_epoch(loader._next.epoch)
+            of.sampler.begin_epoch(loader._epochs.next.epoch)
             batches.follow(weakref.ref(loader), of.sampler)
         return batches
 
@@ -202,7 +203,7 @@ class LoaderBacking:
         loader.load_state_dict(state)
         if isinstance(of.sampler, LoaderSampler):
             of.sampler.seed = loader.seed or 0
-            of.sampler.begin_epoch(loader._next.epoch)
+            of.sampler.begin_epoch(loader._epochs.next.epoch)
 
     def shutdown(self) -> None:
         """Ends the workers."""
@@ -215,7 +216,7 @@ class LoaderBacking:
             before, self._loader = self._loader, _Loader(of.dataset, **arguments)
             self._arguments = arguments
             if before is not None:
-                self._loader._succeed(before)
+                self._loader._epochs.succeed(before._epochs)
         if isinstance(of.sampler, LoaderSampler):
             self._loader.follow(of.sampler)
         return self._loader

@@ -249,7 +249,7 @@ def executes(context: str) -> None:
     next(iterator)
     if os.fork() == 0:
         time.sleep(1000)
-    report({"workers": [process.pid for process in loader._latest_engine().workers.processes]})  # type: ignore[union-attr]
+    report({"workers": [process.pid for process in loader._epochs.latest_engine().workers.processes]})  # type: ignore[union-attr]
     os.execv("/bin/sleep", ["sleep", "1000"])
 
 
@@ -945,7 +945,7 @@ def let_go() -> None:
     loader = DataLoader(Noted(), batch_size=4, num_workers=2, threads_per_worker=4, persistent_workers=False)
     iterator = iter(loader)
     got = [next(iterator).tolist()]
-    engine = loader._latest_engine()
+    engine = loader._epochs.latest_engine()
     assert engine is not None
     engine.workers.resize(1)
     got += [batch.tolist() for batch in iterator]
@@ -1113,7 +1113,7 @@ def preloads(way: str) -> None:
     assert len(list(loader)) == 16
     assert len(list(loader)) == 16
     private = []
-    for process in loader._latest_engine().workers.processes:  # type: ignore[union-attr]
+    for process in loader._epochs.latest_engine().workers.processes:  # type: ignore[union-attr]
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             private.append(sum(int(line.split()[1]) for line in file if line.startswith("Private_")) / 1024)
     report({"private": private, "modules": multiprocessing.forkserver._forkserver._preload_modules})

@@ -132,12 +132,12 @@ def test_workers_of_an_iteration_stay_however_slow_it_is() -> None:
     loader = DataLoader(Ints(12), 3, num_workers=2)
     batches = iter(loader)
     next(batches)
-    loader._idle.close_after(0)
+    loader._epochs.idle.close_after(0)
     assert workers() == 2
     assert len(list(batches)) == 3
-    loader._idle.close_after(3600)
+    loader._epochs.idle.close_after(3600)
     assert workers() == 2
-    loader._idle.close_after(0)
+    loader._epochs.idle.close_after(0)
     assert workers() == 0
 
 
@@ -145,7 +145,7 @@ def test_a_loader_that_is_gone_is_not_waited_for() -> None:
     loader = DataLoader(Ints(12), 3, num_workers=2)
     list(loader)
     assert workers() == 2
-    idle = weakref.ref(loader._idle)
+    idle = weakref.ref(loader._epochs.idle)
     del loader
     gc.collect()
     assert idle() is None
@@ -158,7 +158,7 @@ def test_a_forked_child_iterates_on_its_own() -> None:
     held, done = threading.Event(), threading.Event()
 
     def look() -> None:
-        with loader._idle._lock:
+        with loader._epochs.idle._lock:
             held.set()
             done.wait()
 
@@ -187,12 +187,12 @@ def test_an_iterator_may_end_at_any_moment() -> None:
         with lock:
             iterators.clear()
 
-    for lock in (loader._idle._lock, idle._lock):
+    for lock in (loader._epochs.idle._lock, idle._lock):
         iterators = [iter(loader)]
         next(iterators[0])
         thread = threading.Thread(target=abandon, args=(lock, iterators), daemon=True)
         thread.start()
         thread.join(20)
         assert not thread.is_alive()
-        assert loader._idle
+        assert loader._epochs.idle
         assert len(list(loader)) == 4

@@ -311,7 +311,7 @@ def test_an_interrupt_while_dead_workers_are_replaced_loses_nothing() -> None:
     strikes = 0
     try:
         while strikes < 15:
-            for process in loader._latest_engine().workers.processes:  # type: ignore[union-attr]
+            for process in loader._epochs.latest_engine().workers.processes:  # type: ignore[union-attr]
                 process.kill()
                 process.join()
             iterator = iter(loader)

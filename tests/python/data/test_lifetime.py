@@ -140,7 +140,7 @@ def test_a_batch_kept_over_a_shutdown_keeps_its_own_memory_only(arguments: dict[
     batches = [batch for batch, _ in zip(loader, range(6))]
     kept = batches[3]
     del batches
-    engine = loader._latest_engine()
+    engine = loader._epochs.latest_engine()
     assert engine is not None
     stats = engine.scheduler.stats
     assert stats()["resident_bytes"] > (4 << 20)

@@ -77,7 +77,8 @@ def test_resuming_with_many_skipped_batches_does_not_cost_their_product(batches:
     whole = [batch.tolist() for batch in loader]
     skip = {"skip": list(range(1, 2 * batches, 2))}
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "details": json.dumps(skip)})
-    loader._next = dataclasses.replace(loader._next, skip=CountedWalks(loader._next.skip))
+    epochs = loader._epochs
+    epochs.next = dataclasses.replace(epochs.next, skip=CountedWalks(epochs.next.skip))
     CountedWalks.walks = 0
     assert [batch.tolist() for batch in loader] == whole[::2]
     assert CountedWalks.walks <= 3

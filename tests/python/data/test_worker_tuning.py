@@ -254,7 +254,7 @@ def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch:
     """While one thread starts a worker, another wants to replace, stop or kill some."""
     monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     loader = DataLoader(Ints(40), 4, num_workers="auto", timeout=1000)
-    engine, _ = loader._start_epoch()
+    engine, _ = loader._epochs.start()
     pool: Any = engine.workers.pool
     inside, meanwhile = threading.Event(), threading.Event()
     resize = pool.resize

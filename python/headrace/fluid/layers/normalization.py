@@ -1,4 +1,4 @@
-"""Layers that normalise what they are given, and learn a scale and a bias."""
+"""Layers that normalize what they are given, and learn a scale and a bias."""
 
 from __future__ import annotations
 
