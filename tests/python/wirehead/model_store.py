@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Memory:
     """A store: see :class:`headrace.wirehead._stores.store.Store`."""
 
-    parallel = 1
+    parallel, ends = 1, math.inf
 
     def __init__(self, world: World) -> None:
         self._world, self.config = world, world.config

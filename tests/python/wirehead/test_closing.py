@@ -191,8 +191,11 @@ WireheadManager(config).run_manager(swaps=0)
 
 @pytest.mark.parametrize("what", list(CLOSES))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_closing_waits_for_no_server(number: signal.Signals, what: str, own_server: Server, tmp_path: Path) -> None:
-    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600}
+@pytest.mark.parametrize("is_renewing", [False, True])
+def test_closing_waits_for_no_server(
+    is_renewing: bool, number: signal.Signals, what: str, own_server: Server, tmp_path: Path
+) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600, "LEASE": 3}
     WireheadGenerator(iter([(1, 2)] * 2), config).run()
     program = tmp_path / "program.py"
     wait = "def wait():\n    print('here', flush=True)\n    sys.stdin.readline()\n"
@@ -206,6 +209,7 @@ def test_closing_waits_for_no_server(number: signal.Signals, what: str, own_serv
         assert "here\n" in iter(process.stdout.readline, "")
         assert own_server._process is not None
         own_server._process.send_signal(number)
+        time.sleep(2 if is_renewing else 0)  # a third of LEASE, and more: a thread waits for an answer, with the lock
         process.communicate("\n", timeout=60)  # two seconds, on an idle machine
         assert process.returncode == 0
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -151,11 +152,18 @@ class Lease:
         self._wake.set()
 
     def close(self) -> None:
-        """Ends it. The store may be gone already."""
+        """Ends it. Once the store closes, this does not wait for a renewal that the store does not answer, which holds
+        the lock for as long as TIMEOUT: then the lease expires by itself.
+        """
         self.abandon()
-        with self._write_lock:
+        left = self._cache.store.ends - time.monotonic()
+        if not self._write_lock.acquire(timeout=-1 if math.isinf(left) else max(0.0, left)):
+            return
+        try:
             if self._thread is not None:
                 self._cache.store.remove(LEASES, self.key)
+        finally:
+            self._write_lock.release()
 
     def _write(self) -> None:
         """Updates the store. Under the lock for writing only: reading continues meanwhile."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import json
+import math
 import mmap
 import os
 import re
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.wirehead._stores.store import SETTINGS, TABLES, Document, key
+from headrace.wirehead._stores.store import FAREWELL, SETTINGS, TABLES, Document, key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, StoreError
 
@@ -92,6 +93,7 @@ class LocalStore:
         self.config = config
         self._root = config.local_directory
         self._create = create
+        self.ends = math.inf
         self._incarnation: str | None = None
         try:
             os.fsencode(self._root)
@@ -259,7 +261,7 @@ class LocalStore:
         return []
 
     def begin_close(self) -> None:
-        pass
+        self.ends = min(self.ends, time.monotonic() + FAREWELL)
 
     def close(self) -> None:
         pass

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from headrace._wording import counted
-from headrace.wirehead._stores.store import SETTINGS, TABLES, Document, key, part_of_chunk, seconds
+from headrace.wirehead._stores.store import FAREWELL, SETTINGS, TABLES, Document, key, part_of_chunk, seconds
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
 
@@ -67,9 +67,7 @@ _BATCH = 1 << 14
 _FEW = 8  # chunks that are looked for one by one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _LONGEST_GAP = 0.05  # seconds between two collections that are dropped
-_ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
 _FIRST_WORD = 3.0  # seconds that an operation waits for a server before that is said
-_FAREWELL = 1.0  # seconds for all that a store does once it closes
 
 
 class MongoStore:
@@ -114,7 +112,7 @@ class MongoStore:
         self._has_sessions = False
         self._seen: Any = None  # the latest time of the server's that an operation has seen the state of
         self._seen_lock = threading.Lock()
-        self._ends = math.inf  # when, by time.monotonic(), this store stops trying; written once
+        self.ends = math.inf
         self._helpers = _Helpers(self.parallel - 1)
         # Without an incarnation: the settings, and collections of format 2.
         counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
@@ -302,12 +300,12 @@ class MongoStore:
         return []  # other collections of the database are not looked at
 
     def begin_close(self) -> None:
-        self._ends = min(self._ends, time.monotonic() + _FAREWELL)
+        self.ends = min(self.ends, time.monotonic() + FAREWELL)
 
     def close(self) -> None:
         self.begin_close()
         self._helpers.close()
-        with pymongo.timeout(_left(self._ends)):  # it tells the server that its sessions end
+        with pymongo.timeout(_left(self.ends)):  # it tells the server that its sessions end
             self._client.close()
 
     def _collection(self, table: str) -> Any:
@@ -365,7 +363,7 @@ class MongoStore:
     def _until(self, start: float, operation: Callable[[Any], Result]) -> Result:
         pause = _SHORTEST_PAUSE
         while True:
-            deadline = min(start + self.config.timeout, self._ends)
+            deadline = min(start + self.config.timeout, self.ends)
             try:
                 with pymongo.timeout(_left(deadline)):
                     return self._causally(operation)
@@ -387,8 +385,8 @@ class MongoStore:
                 problem = error
             if time.monotonic() + pause >= deadline:
                 tried = f"{counted(self.config.timeout, 'second')} (TIMEOUT)"
-                if deadline == self._ends:
-                    tried = f"{_FAREWELL:g} second when it was closed"
+                if deadline == self.ends:
+                    tried = f"{FAREWELL:g} second when it was closed"
                 raise StoreUnreachableError(
                     f"the database at {self.config.location} did not answer within {tried}: "
                     f"{self._without_password(problem)}. Is it running, and can this machine reach it?"
@@ -565,7 +563,6 @@ def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.Mon
         defaults = {
             "w": "majority",
             "readconcernlevel": "majority",
-            "serverselectiontimeoutms": int(min(config.timeout, _ATTEMPT) * 1000),
             "heartbeatfrequencyms": int(min(max(config.timeout / 6, 0.5), 10) * 1000),
             "connecttimeoutms": int(min(config.timeout, max(config.timeout / 4, 2), 10) * 1000),
         }

@@ -20,6 +20,7 @@ TABLES = SETTINGS, SWAPS, VERIFIED, LEASES, GRAVES, ROUNDS = (
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
 _PART_BYTES, _MOST_PARTS = 2**20, 64
+FAREWELL = 1.0  # seconds for all that a store does once it closes
 
 
 class Store(Protocol):
@@ -44,10 +45,12 @@ class Store(Protocol):
     Attributes:
         parallel: number of chunks that it reads or writes concurrently. A sample is cut into that many, so that no part
             of the way stands idle: the one side packs while the other unpacks.
+        ends: when, by ``time.monotonic()``, it stops trying: infinity before :meth:`begin_close`.
     """
 
     config: Config
     parallel: int
+    ends: float
 
     def use(self, incarnation: str | None) -> None:
         """Which incarnation of the cache the tables and chunks are of from now on. Before, and with None, all are empty
@@ -103,7 +106,10 @@ class Store(Protocol):
         """
 
     def begin_close(self) -> None:
-        """From now on, all operations together try for a second at most: leases that are not removed expire."""
+        """From now on, all operations that begin try for a second at most, together: leases that are not removed
+        expire. One that another thread has begun before may go on for ``Config.timeout``; nobody who closes waits for
+        it beyond ``ends``.
+        """
 
     def close(self) -> None: ...
 
