@@ -51,7 +51,11 @@ class Memory:
         return bool(world.operation(insert, repeats=table not in (SETTINGS, SWAPS)))
 
     def find(self, table: str, key: str) -> Document | None:
-        found = self._world.operation(lambda: self._world.tables.get(self._key(table), {}).get(key))
+        def find() -> Document | None:
+            self._world.looks()
+            return self._world.tables.get(self._key(table), {}).get(key)
+
+        found = self._world.operation(find)
         return None if found is None else dict(found)
 
     def scan(self, table: str) -> dict[str, Document]:

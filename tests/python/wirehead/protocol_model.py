@@ -2,8 +2,8 @@
 a time in an order that a seed decides.
 
 Between any two operations a process may be killed or stand still, for longer than LEASE too; the wall clock may be set;
-what a process has sent may arrive after its end, or once more; chunks may be lost; somebody may clean the cache. The
-processes run the product's own code. What must not happen is noted down in ``World.problems``.
+what a process has sent may arrive after its end, or once more; chunks may be lost; somebody may clean the cache, or
+restore a backup. The processes run the product's own code. What must not happen is noted down in ``World.problems``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Union
 
 import pytest
 from model_store import Memory
@@ -22,7 +22,7 @@ from simulated_threads import Event, Threading
 import headrace.wirehead._protocol.lease as leases
 import headrace.wirehead._protocol.writer as writers
 from headrace.wirehead._format.sample import chunk_names
-from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.cache import Cache, Swap, versions_of
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
@@ -31,6 +31,8 @@ from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, CorruptSampleError
 
 LEASE, CAP = 30.0, 3
+
+Tables = dict[tuple[Union[str, None], str], dict[str, Any]]
 
 
 class _Killed(BaseException):
@@ -44,6 +46,8 @@ class Actor:
         self._world, self.process, self._action = world, process, action
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self.has_ended = self.is_killed = False
+        self.is_looking = False  # whether it looks at its lease, to act then
+        self.is_deciding = False  # whether it has seen that, and is about to act
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -86,13 +90,17 @@ class World:
         seed: of all that happens.
         cleans: somebody cleans the cache now and then.
         damages: chunks are lost now and then.
+        restores: backups are made, and restored, now and then: each is the state at one moment. What the requirements
+            of the protocol exclude does not happen: no request outlives a restore, and none comes between a manager's
+            last look and what it does then. A process that was there before may be wrong until it notices,
+            but makes no swap that lacks a sample; and for those that come after it, all is as it should be.
     """
 
-    def __init__(self, seed: int, cleans: bool = False, damages: bool = False) -> None:
+    def __init__(self, seed: int, cleans: bool = False, damages: bool = False, restores: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.cleans, self.damages = cleans, damages
+        self.cleans, self.damages, self.restores = cleans, damages, restores
         self.time, self.wall = 1000.0, 1e9
-        self.tables: dict[tuple[str | None, str], dict[str, Any]] = {}
+        self.tables: Tables = {}
         self.problems: list[str] = []
         self.swaps = 0
         self.running: Actor | None = None
@@ -103,6 +111,8 @@ class World:
         self._damaged: set[str] = set()  # chunks
         self._cleaned: set[str] = set()  # incarnations
         self.dropped: set[tuple[str | None, int]] = set()
+        self._backups: list[Tables] = []
+        self._era = 0  # how many backups have been restored
         self._acknowledged: dict[tuple[str | None, int, int], int] = {}
         self._read: dict[tuple[str | None, int, int], int] = {}
         self.config = Config.load({"DBNAME": "model", "SWAP_CAP": CAP, "LEASE": LEASE, "MONGOHOST": "model"})
@@ -147,6 +157,11 @@ class World:
         if actor is not None and not actor.is_killed and threading.current_thread() is actor._thread:
             actor.pause()
 
+    def looks(self) -> None:
+        """Called when a document is looked up."""
+        if self.running is not None and self.running.is_looking:
+            self.running.is_deciding = True
+
     def wait(self, seconds: float | None, is_set: bool) -> None:
         """What it is to wait for an event."""
         self._pause()
@@ -187,12 +202,33 @@ class World:
             self._late.pop(self.rng.randrange(len(self._late)))()
         elif chance < 0.026 and self.damages:
             self._lose_a_chunk()
-        elif chance < 0.027 and self.cleans:
+        elif chance < 0.0264 and self.cleans:
             self._clean()
+        elif chance < 0.04 and self.restores:
+            self._backups = [*self._backups[-3:], self._copy(self.tables)]
+        elif (
+            chance < (0.06 if getattr(self.running, "is_looking", False) else 0.041)
+            and self.restores
+            and self._backups
+            and not any(actor.is_deciding for actor in self._actors)
+        ):
+            self._restore()
 
     def _clean(self) -> None:
         self._cleaned |= {str(settings["incarnation"]) for settings in self.tables.get((None, SETTINGS), {}).values()}
         self.tables.clear()
+
+    @staticmethod
+    def _copy(tables: Tables) -> Tables:
+        return {name: dict(table) for name, table in tables.items()}
+
+    def _restore(self) -> None:
+        self.tables.clear()
+        self.tables.update(self._copy(self.rng.choice(self._backups)))
+        self._late.clear()
+        for of_before in (self._acknowledged, self._read, self.dropped):
+            of_before.clear()
+        self._era += 1
 
     def _lose_a_chunk(self) -> None:
         tables = [table for (_, name), table in self.tables.items() if name.endswith(".chunks") and table]
@@ -206,13 +242,15 @@ class World:
         return Cache(self.config, Memory(self), clock=lambda: self.time)
 
     def _write(self) -> None:
-        cache = self._cache()
+        era, cache = self._era, self._cache()
         stop: Any = Event(self.wait)
         writer = Writer(cache, stop)
         while True:
             value = next(self._numbers)
             stored = writer.put((value, value))
             assert stored is not None
+            if era < self._era:
+                continue
             key = (cache.incarnation, *stored)
             is_clean = cache.incarnation in self._cleaned
             if key in self._acknowledged and not is_clean and not self._is_damaged(cache, *stored):
@@ -220,14 +258,14 @@ class World:
             self._acknowledged[key] = value
 
     def _keep(self) -> None:
-        manager = GenerationManager(self._cache())
+        manager = _Manager(self, self._cache())
         while True:
             swap = manager.step()
             self.swaps += swap is not None
             self._pause()
 
     def _read_all(self) -> None:
-        cache = self._cache()
+        era, cache = self._era, self._cache()
         reader = Reader(cache, ("data", "label"))
         while True:
             try:
@@ -235,11 +273,11 @@ class World:
             except TimeoutError:
                 self._pause()
                 continue
-            for id in self.rng.choices(range(CAP), k=self.rng.choice((1, 3, 20))):
+            for id in self.rng.choices(range(CAP), k=self.rng.choice((1, 3, 100))):
                 try:
                     value = int(reader.read(generation, id)["label"][1])
                 except CorruptSampleError as error:
-                    if not reader.is_certain(generation):
+                    if not reader.is_certain(generation) or era < self._era:
                         break
                     if not self._is_damaged(cache, generation, id):
                         with contextlib.suppress(CacheGoneError):
@@ -247,6 +285,8 @@ class World:
                             self.problems.append(f"a pinned generation cannot be read: {error}")
                     continue
                 key = cache.incarnation, generation, id
+                if era < self._era:
+                    continue
                 if cache.incarnation not in self._cleaned and self._read.setdefault(key, value) != value:
                     self.problems.append(f"sample {id} of generation {generation} had two contents")
 
@@ -287,16 +327,44 @@ class World:
         if others.count(generation) > 1:
             self.problems.append(f"generation {generation} was swapped twice")
         stored = self.tables.get((incarnation, samples_table(generation, 0)), {})
+        chunks = self.tables.get((incarnation, f"{generation:012d}.chunks"), {})
+        entries = sorted(self.tables[incarnation, SWAPS].items())
+        versions = versions_of(entry for name, entry in entries if int(name[:12]) == generation)
         for id in range(CAP if incarnation not in self._cleaned else 0):
-            if version_key(id, 0) not in stored:
+            description = stored.get(version_key(id, versions.get(id, 0)))
+            lost = description is None or not chunks.keys() >= set(chunk_names(description, [0]))
+            if lost and not (self.damages and description is not None):
                 self.problems.append(f"generation {generation} was swapped without sample {id}")
 
     def count_generations(self, incarnation: str | None) -> None:
         """Called when something is stored."""
+        if self._era:  # who has not noticed a restored backup yet goes on where it was
+            return
         kept = {int(name[:12]) for (of, name), table in self.tables.items() if of == incarnation and name[0].isdigit()}
         kept = {generation for generation in kept if (incarnation, generation) not in self.dropped}
         if len(kept) > 3:
             self.problems.append(f"more than three generations are stored: {sorted(kept)}")
+
+
+class _Manager(GenerationManager):
+    """Tells the world what it is about to do."""
+
+    def __init__(self, world: World, cache: Cache) -> None:
+        super().__init__(cache)
+        self._world = world
+
+    def step(self) -> Swap | None:
+        actor = self._world.running
+        assert actor is not None
+        try:
+            return super().step()
+        finally:
+            actor.is_looking = actor.is_deciding = False
+
+    def _holds(self) -> bool:
+        assert self._world.running is not None
+        self._world.running.is_looking = True
+        return super()._holds()
 
 
 class _Lock:

@@ -132,7 +132,7 @@ def test_two_managers_swap_once(cache: Cache) -> None:
     fill(cache, 0)
     managers = [GenerationManager(cache) for _ in range(2)]
     for manager in managers:
-        manager._leads = lambda: True  # type: ignore[method-assign]  # as if neither saw the other
+        manager._leads = manager._holds = lambda **_: True  # type: ignore[method-assign]  # as if neither saw the other
     ready, swap_of = threading.Barrier(2), cache.swap
 
     def both(generation: int) -> Any:

@@ -15,14 +15,14 @@ from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.watch import Watch
 from headrace.wirehead._stores.store import LEASES, key, samples_table
 
-SEEDS, STEPS = range(12), 3000
+SEEDS, STEPS = range(12), 5000
 
 
-@pytest.mark.parametrize("what", [{}, {"damages": True}, {"cleans": True}])
+@pytest.mark.parametrize("what", [{}, {"damages": True}, {"cleans": True}, {"restores": True}])
 def test_nothing_is_lost_torn_or_mixed(monkeypatch: pytest.MonkeyPatch, what: dict[str, Any]) -> None:
     problems, swaps = explore(monkeypatch, SEEDS, STEPS, **what)
     assert problems == []
-    assert swaps > len(SEEDS)
+    assert swaps > len(SEEDS) / 2
 
 
 def watch_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
@@ -62,6 +62,10 @@ def clean_without_an_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(caches, "uuid", SimpleNamespace(uuid4=Same))
 
 
+def swap_what_was_verified_without_another_look(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GenerationManager, "_is_kept", lambda self, blocks: True)
+
+
 @pytest.mark.parametrize(
     ("leave_out", "what"),
     [
@@ -71,6 +75,7 @@ def clean_without_an_incarnation(patch: pytest.MonkeyPatch) -> None:
         (drop_without_a_look_at_the_leases, {}),
         (annul_by_removing, {"damages": True}),
         (clean_without_an_incarnation, {"cleans": True}),
+        (swap_what_was_verified_without_another_look, {"restores": True}),
     ],
 )
 def test_whatever_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ def two(location: dict[str, Any]) -> Any:
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
         managers = [GenerationManager(cache) for _ in range(2)]
         for manager in managers:
-            manager._leads = lambda: True  # type: ignore[method-assign]
+            manager._leads = manager._holds = lambda **_: True  # type: ignore[method-assign]
         writer = Writer(cache)
         yield cache, managers, writer
         writer.close()
@@ -466,9 +467,98 @@ def test_a_backup_of_the_same_generation_that_was_restored_is_noticed(
                 manager.step()
         else:
             assert manager.step() is None
-            assert manager._verified == {0}
+            assert set(manager._verified) == {0}
         for lease in of_both:
             lease.abandon()
+
+
+@pytest.fixture
+def almost_full(keys: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
+    """A manager that has verified samples 0 to 2 of four, the writer, and a function that restores a backup of a moment
+    in which only sample 0 was there, but the manager's lease as it is.
+    """
+    clock = [1000.0]
+    with contextlib.closing(Cache(keys, clock=lambda: clock[0])) as cache:
+        writer, manager = Writer(cache), GenerationManager(cache)
+        fill(writer, 1)
+        assert manager.step() is None
+        folder, backup = tmp_path / "test.wirehead", tmp_path / "backup"
+        shutil.copytree(folder, backup)
+        fill(writer, 2)
+        assert manager.step() is None
+        assert set(manager._verified) == {0, 1, 2}
+
+        def restore() -> None:
+            shutil.rmtree(folder)
+            shutil.copytree(backup, folder)
+
+        yield cache, manager, writer, restore
+        writer.abandon()
+
+
+def test_a_backup_restored_before_a_swap_is_counted_again(almost_full: Any) -> None:
+    cache, manager, writer, restore = almost_full
+    restore()
+    fill(writer, 1)  # as long as it does not know
+    assert sorted(cache.samples(1, 0)) == [0, 3]
+    assert manager.step() is None
+    assert set(manager._verified) == {0, 3}
+    with contextlib.closing(Writer(cache)) as another:
+        fill(another, 2)
+        assert manager.step() is not None
+    assert sorted(cache.samples(1, 0)) == [0, 1, 2, 3]
+
+
+def test_a_sample_that_another_one_has_replaced_since_is_verified_again(almost_full: Any) -> None:
+    cache, manager, _, restore = almost_full
+    restore()
+    with contextlib.closing(Writer(cache)) as another:
+        fill(another, 3)
+    damage(cache, 1)
+    assert manager.step() is None
+    assert manager.step() is None
+    assert 1 not in manager._verified
+
+
+def test_a_backup_restored_just_before_a_swap_is_noticed_by_the_lease(almost_full: Any) -> None:
+    cache, manager, writer, restore = almost_full
+    fill(writer, 1)
+    holds = manager._holds
+
+    def restored() -> bool:
+        restore()
+        return holds()
+
+    manager._holds = restored
+    with pytest.raises(CacheGoneError, match=r"has lost a lease of this process \(a backup restored\?\)"):
+        manager.step()
+    assert cache.swaps() == []
+
+
+def test_a_generation_that_a_restored_backup_has_made_the_current_one_again_is_not_dropped(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, backup = tmp_path / "test.wirehead", tmp_path / "backup"
+    with contextlib.closing(Cache(keys)) as cache:
+        manager = GenerationManager(cache)
+        for _ in range(2):
+            with contextlib.closing(Writer(cache)) as writer:
+                fill(writer)
+            assert manager.step() is not None
+            if not backup.exists():
+                shutil.copytree(folder, backup)
+        look = manager._watch.look
+
+        def restored() -> Any:
+            shutil.rmtree(folder)
+            backup.rename(folder)
+            manager._watch.look = look  # type: ignore[method-assign]
+            return look()
+
+        manager._watch.look = restored  # type: ignore[method-assign]
+        with pytest.raises(CacheGoneError):
+            manager.step()
+        assert sorted(cache.samples(1, 0)) == [0, 1, 2, 3]
 
 
 def test_a_lease_that_was_declared_dead_is_no_backup(keys: dict[str, Any]) -> None:
@@ -490,13 +580,13 @@ def test_a_manager_that_was_replaced_for_a_while_verifies_again(location: dict[s
         writer, manager = Writer(cache), GenerationManager(cache)
         fill(writer, 3)
         assert manager.step() is None
-        assert manager._verified == {0, 1, 2}
+        assert set(manager._verified) == {0, 1, 2}
         cache.store.remove(LEASES, MANAGER)
         damage(cache, 1)
         fill(writer, 1)
         clock[0] += 11
         assert manager.step() is None
-        assert manager._verified == {0, 2, 3}
+        assert set(manager._verified) == {0, 2, 3}
         writer.close()
 
 

@@ -53,6 +53,15 @@ inserted and never removed before a whole generation is dropped; the only docume
    renews its lease, and when an entry is missing; if they have changed, the current generation is lower than before, or
    the lease is not as this process left it (a backup has been restored), it stops with ``CacheGoneError``. A manager
    whose lease has been removed begins anew with what the store has: another one may have led meanwhile.
+8. **Restored backups.** A manager remembers what it has verified, but does not act on its memory. Before it swaps a
+   generation, writes down that a block is whole, annuls samples or drops generations, it renews its lease, looks again
+   at all that it acts on, looks whether the store has that renewal still, and acts. What it looks at again are for a
+   swap the entries and all descriptions, which must be those that it has verified, put under the same lease with the
+   same number; a description is stored after its chunks, so a backup that has it has these. Say that a backup is
+   restored which lacks some of it. If that is before the second look, this look shows it. If it is after that, the
+   backup was made before the renewal: else it would have all that was there at the second look. So it holds an earlier
+   renewal, or none, and the last look shows that. (A description that another manager has verified need only be there:
+   its note was read after this manager's lease was made, so a backup with this lease has the whole block.)
 
 Having only one process manage at a time saves work; correctness does not depend on it.
 ``tests/python/wirehead/test_protocol.py`` explores these rules, with the code itself, in a model in which anything may
@@ -61,7 +70,10 @@ happen between two operations.
 Requirements that cannot be checked: clocks that are never set and that keep counting in a suspended machine
 (``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen, none of its requests
 is under way for longer than LEASE. A server keeps acknowledged writes, and later reads see them; with a replica set,
-:mod:`headrace.wirehead._stores.mongo_store` guarantees less, but enough for 1 to 7.
+:mod:`headrace.wirehead._stores.mongo_store` guarantees less, but enough for 1 to 8. A backup is the state of the whole
+cache at one moment, and takes its place at one moment: not between a manager's last look and what it does next, not
+while a request is retried, and no two of them while a manager decides. Who stops all processes first is on the safe
+side. Until a process notices a restored backup, within LEASE / 3, what it puts may be lost.
 """
 
 from __future__ import annotations

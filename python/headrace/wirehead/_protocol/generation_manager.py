@@ -11,6 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from headrace.wirehead._format.sample import check_description, chunk_lengths
 from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, is_entry_key, versions_of
@@ -28,6 +29,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks
 _LONGEST_REST = 1.0  # after one that took long
 # Where a generation takes its time, so do looks: this share of the time that it has taken, and seconds at most.
 _SHARE, _RAREST = 0.03, 5.0
+
+
+#: Of a sample's description: the lease it was put under, and its number there, which no other sample has.
+Origin = tuple[Any, Any]
 
 
 class GenerationManager:
@@ -54,7 +59,8 @@ class GenerationManager:
         self._generation = 0
         self._entries = 0  # about the generation, that others have written down or this one
         self._versions: dict[int, int] = {}  # by them
-        self._verified: set[int] = set()  # samples of the generation, in these versions
+        # Samples of the generation, in these versions, and who has put them; None: another manager has verified it.
+        self._verified: dict[int, Origin | None] = {}
         self._whole: set[int] = set()  # blocks of which all are
         self._since = cache.clock()  # when the generation began, more or less
         self._checked = float("-inf")  # when it last saw that the cache is there
@@ -84,8 +90,8 @@ class GenerationManager:
     def _step(self) -> Swap | None:
         generation, is_new = self._cache.current() + 1, False
         if generation != self._generation:
-            self._generation, self._verified, self._full_since, self._thrown_away = generation, set(), None, 0
-            self._whole, self._versions = set(), {}
+            self._generation, self._verified, self._full_since, self._thrown_away = generation, {}, None, 0
+            self._whole, self._versions, self._entries = set(), {}, 0
             is_new = True
             self._last = self._cache.swap(generation - 1)
             age = 0.0 if self._last is None else max(0.0, self._cache.store.now() - self._last.time)
@@ -95,12 +101,15 @@ class GenerationManager:
         entries = self._cache.entries(generation)
         if any("void" not in entry for entry in entries):
             return None  # another one has swapped it just now
+        if len(entries) < self._entries:
+            self._generation = 0  # a backup was restored
+            return None
         versions = versions_of(entries)
         self._doubt(id for id, version in versions.items() if version != self._versions.get(id, 0))
         self._entries, self._versions = len(entries), versions
         if is_new:
             self._whole = self._cache.verified_blocks(generation, entries)
-            self._verified.update(id for block in self._whole for id in self._cache.ids_of(block))
+            self._verified.update((id, None) for block in self._whole for id in self._cache.ids_of(block))
         self._thrown_away = sum(len(entry.get("void", ())) for entry in entries)
         # What takes long, takes its time between two renewals: or another one would do it again, meanwhile.
         if not self._verify() or not self._still_leads(generation):
@@ -114,6 +123,9 @@ class GenerationManager:
             self.blocked = self._cache.blocked_by(generation) or self.blocked
             return None
         self.blocked = None
+        if not self._is_kept(self._cache.blocks):
+            self._full_since = None
+            return None
         return self._swap()
 
     def _until_next(self, start: float) -> float:
@@ -145,10 +157,15 @@ class GenerationManager:
         """Whether it is this one's turn: its document among the leases was renewed recently enough."""
         return self._cache.clock() - self._renewed < self._cache.config.lease
 
-    def _leads(self) -> bool:
+    def _leads(self, anew: bool = False) -> bool:
+        """Whether it is its turn, which it takes if it is nobody's.
+
+        Args:
+            anew: it renews its lease, even if that is not due.
+        """
         store, lease = self._cache.store, self._cache.config.lease
         now = self._cache.clock()
-        if now - self._renewed < lease / 3:
+        if now - self._renewed < lease / 3 and not anew:
             return True
         if now - self._renewed >= lease and now - self._asked < self._patience:
             return False  # another process had it a moment ago
@@ -180,6 +197,38 @@ class GenerationManager:
         """Whether it leads without an interruption since it began to look at a generation."""
         return self._leads() and self._generation == generation
 
+    def _holds(self) -> bool:
+        """Whether the store has its last renewal.
+
+        Raises:
+            CacheGoneError: it has an earlier one.
+        """
+        found = self._cache.store.find(LEASES, MANAGER)
+        if found is None or found.get("holder") != self._me:
+            self._generation = 0
+            return False
+        self._check_is_kept(found)
+        return True
+
+    def _is_kept(self, blocks: Iterable[int]) -> bool:
+        """Whether the store has all samples of these blocks still, which were verified: a backup may have been restored
+        since. False: what it lacks is not verified any more. See 8 in :mod:`headrace.wirehead._protocol.cache`.
+        """
+        generation = self._generation
+        if not self._leads(anew=True) or not self._still_leads(generation):
+            return False
+        if len(self._cache.entries(generation)) != self._entries:
+            return False
+        for block in blocks:
+            stored = self._cache.samples(generation, block, self._versions)
+            ids = self._cache.ids_of(block)
+            lost = [id for id in ids if id not in stored or self._verified[id] not in (None, _origin(stored[id]))]
+            if lost:
+                self._doubt(lost)
+                self._cache.store.remove(VERIFIED, entry_key(generation, block))
+                return False
+        return self._holds()
+
     def _check_is_kept(self, lease: Document) -> None:
         """
         Raises:
@@ -193,14 +242,15 @@ class GenerationManager:
 
     def _verify(self) -> bool:
         """Looks at the samples that have come since, and annuls those that are damaged. False if another manager has
-        written down something meanwhile: then all has to be looked at again.
+        written down something meanwhile, or the store has lost something: then all has to be looked at again.
         """
         for block in self._cache.blocks:
             if block in self._whole:
                 continue
             missing = [id for id in self._cache.ids_of(block) if id not in self._verified]
             if not missing:
-                self._note_whole(block)
+                if not self._note_whole(block):
+                    return False
                 continue
             come = self._come(block, missing)
             if not come:
@@ -209,29 +259,37 @@ class GenerationManager:
             for start in range(0, len(ids), _MOST):
                 part = ids[start : start + _MOST]
                 problems = dict(zip(part, self._problems([come[id] for id in part])))
-                self._verified.update(id for id, problem in problems.items() if problem is None)
+                self._verified.update((id, _origin(come[id])) for id, problem in problems.items() if problem is None)
                 if not self._annul({id: problem for id, problem in problems.items() if problem is not None}):
                     return False
-            if self._verified.issuperset(self._cache.ids_of(block)):
-                self._note_whole(block)
+            if all(id in self._verified for id in self._cache.ids_of(block)) and not self._note_whole(block):
+                return False
         return True
 
-    def _note_whole(self, block: int) -> None:
-        """All samples of a block are verified: so that another manager need not do it again, it is written down."""
-        self._whole.add(block)
+    def _note_whole(self, block: int) -> bool:
+        """All samples of a block are verified: so that another manager need not do it again, it is written down. False
+        if they are not there any more.
+        """
         if len(self._cache.blocks) > 1:
+            if not self._is_kept([block]):
+                return False
             self._cache.store.insert(VERIFIED, entry_key(self._generation, block), {"entries": self._entries})
+        self._whole.add(block)
+        return True
 
     def _doubt(self, ids: Iterable[int]) -> None:
         """These samples are not verified."""
         for id in ids:
-            self._verified.discard(id)
+            self._verified.pop(id, None)
             self._whole.discard(self._cache.block_of(id))
 
     def _annul(self, problems: Mapping[int, str]) -> bool:
         """Records that these samples do not count, unless another process has recorded something; whether it did."""
         if not problems:
             return True
+        problems = self._found_again(problems)
+        if not problems:
+            return False
         void = [[id, self._versions.get(id, 0)] for id in problems]
         if not self._cache.store.insert(SWAPS, entry_key(self._generation, self._entries), {"void": void}):
             return False
@@ -241,6 +299,21 @@ class GenerationManager:
         self._versions.update((id, version + 1) for id, version in void)
         self._thrown_away += len(void)
         return True
+
+    def _found_again(self, problems: Mapping[int, str]) -> dict[int, str]:
+        """Those of the damaged samples that are so, as the cache is now; none if it is an earlier state of itself, or
+        another manager has written down something meanwhile.
+        """
+        generation = self._generation
+        if not self._leads(anew=True) or not self._still_leads(generation):
+            return {}
+        if len(self._cache.entries(generation)) != self._entries:
+            return {}
+        found = ((id, self._cache.version(generation, id, self._versions.get(id, 0))) for id in problems)
+        there = {id: description for id, description in found if description is not None}
+        again = zip(there, self._problems(list(there.values())))
+        still = {id: problem for id, problem in again if problem is not None}
+        return still if self._holds() else {}
 
     def _come(self, block: int, missing: Sequence[int]) -> dict[int, Document]:
         """Those of the missing samples of a block that are there."""
@@ -293,18 +366,24 @@ class GenerationManager:
 
     def _retire(self) -> list[int]:
         """Drops unused generations. Returns the remaining ones before the current one."""
-        cache = self._cache
-        current = cache.current()
-        old = [generation for generation in cache.store.generations() if generation < current]
-        leases = self._watch.look()
-        if old:
-            pinned = (g for lease in leases.values() for g in lease.get("generations", ()))
-            first = min(pinned, default=current)  # a lease keeps all from the first that it names on
-            for generation in [g for g in old if g < first]:
-                cache.store.drop(generation)
-                old.remove(generation)
+        old, unused = self._old()
+        # Only a look between a renewal and its being there still is one at the cache as it is now; see 8 in cache.
+        if unused and self._leads(anew=True):
+            old, unused = self._old()
+            if unused and self._holds():
+                for generation in unused:
+                    self._cache.store.drop(generation)
+                    old.remove(generation)
         self._has_old = bool(old)
         return old
+
+    def _old(self) -> tuple[list[int], list[int]]:
+        """The generations before the current one; and those of them that nobody uses."""
+        current = self._cache.current()
+        old = [generation for generation in self._cache.store.generations() if generation < current]
+        pinned = (g for lease in self._watch.look().values() for g in lease.get("generations", ()))
+        first = min(pinned, default=current)  # a lease keeps all from the first that it names on
+        return old, [generation for generation in old if generation < first]
 
     def _swap(self) -> Swap | None:
         """Makes the generation at hand, which is full and verified, the one that is read."""
@@ -332,6 +411,10 @@ class GenerationManager:
                 cache.store.remove(ROUNDS, name)
         self._swept = float("-inf")
         return swap
+
+
+def _origin(description: Document) -> Origin:
+    return description.get("writer"), description.get("number")
 
 
 def manage_generations(
