@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing.util
 import os
@@ -139,6 +140,29 @@ def test_a_process_ends_while_the_server_does_not_answer(
         process.kill()
         process.communicate()
         own_server.stop()
+
+
+def test_no_thread_of_a_process_that_exits_waits_for_a_server_that_has_gone(own_server: Server) -> None:
+    """It would start PyMongo's monitors again, and the exit would wait for them, a second for each dataset."""
+    mongo_store = pytest.importorskip("headrace.wirehead._stores.mongo_store")
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 600, "LEASE": 3}
+    WireheadGenerator(iter([(1, 2)] * 2), config).run()
+    dataset = MongoTupleheadDataset(config, to="numpy")
+    assert dataset[0][0] == 1
+    assert dataset._cache is not None
+    store: Any = dataset._cache.store
+    with contextlib.closing(Cache({**config, "TIMEOUT": 1})) as other:
+        own_server.stop()
+        deadline = time.monotonic() + 60
+        while store._has_server() or other.store._has_server() or not store._waiting:  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        mongo_store._close_unanswered()
+        while store._waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not {store, other.store} & set(mongo_store._opened)
+    dataset.close()
 
 
 def test_the_exit_of_a_process_waits_a_second_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

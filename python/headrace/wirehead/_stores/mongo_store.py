@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import itertools
@@ -114,6 +115,7 @@ class MongoStore:
         self._seen_lock = threading.Lock()
         self.ends = math.inf
         self._helpers = _Helpers(self.parallel - 1)
+        _opened.add(self)
         # Without an incarnation: the settings, and collections of format 2.
         counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
         self._name = re.compile(
@@ -307,6 +309,7 @@ class MongoStore:
         self._helpers.close()
         with pymongo.timeout(_left(self.ends)):  # it tells the server that its sessions end
             self._client.close()
+        _opened.discard(self)
 
     def _collection(self, table: str) -> Any:
         prefix = self.config.write_collection if table[0].isdigit() else self.config.counter_collection
@@ -383,6 +386,7 @@ class MongoStore:
                 if not error.timeout:
                     raise self._refused(error) from None
                 problem = error
+            deadline = min(deadline, self.ends)  # it may have begun to close meanwhile
             if time.monotonic() + pause >= deadline:
                 tried = f"{counted(self.config.timeout, 'second')} (TIMEOUT)"
                 if deadline == self.ends:
@@ -399,7 +403,7 @@ class MongoStore:
         waiting = list(self._waiting.values())
         if not (waiting and self._says_outage and time.monotonic() - min(waiting) >= _FIRST_WORD):
             return
-        if not self._client.topology_description.has_readable_server(self._client.read_preference):
+        if not self._has_server():
             self._says_outage = False
             log.warning(
                 "the database at %s does not answer (%s); trying for %g s (TIMEOUT)",
@@ -407,6 +411,10 @@ class MongoStore:
                 self._reason(error),
                 self.config.timeout,
             )
+
+    def _has_server(self) -> bool:
+        """Whether a server has answered PyMongo's monitor lately."""
+        return self._client.topology_description.has_readable_server(self._client.read_preference)
 
     def _refused(self, error: Exception) -> StoreError:
         text = self._without_password(error)
@@ -434,6 +442,32 @@ class MongoStore:
         for secret in _passwords(self.config):
             text = text.replace(secret, "***")
         return text
+
+
+_opened: weakref.WeakSet[MongoStore] = weakref.WeakSet()
+
+
+def _close_unanswered() -> None:
+    """Closes the stores whose server does not answer. At exit, PyMongo stops its monitors and waits for each of them up
+    to a second; but a thread that waits for a server starts them again, until its client is closed.
+    """
+    threads, ends = [], time.monotonic() + FAREWELL
+    for store in list(_opened):
+        if not store._has_server():
+            store.ends = time.monotonic()
+            # At the same time, since each may take PyMongo half a second.
+            thread = threading.Thread(target=store.close, name="headrace-wirehead-closing", daemon=True)
+            try:
+                thread.start()
+                threads.append(thread)
+            except RuntimeError:  # Python 3.12 starts no threads at exit
+                store.close()
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+
+
+atexit.register(_close_unanswered)  # after PyMongo has registered its own function, so before that is called
+os.register_at_fork(after_in_child=_opened.clear)
 
 
 class _Heartbeats(ServerHeartbeatListener):
