@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +50,40 @@ def test_a_standstill_in_the_middle_of_a_list_of_ids(
 
         monkeypatch.setattr(reader, "read", stand_still)
         assert [int(label[0]) for _, label in dataset[[1, 2, 3]]] == [31, 32, 33]
+
+
+@pytest.fixture
+def paused(config: dict[str, Any], cache: Cache) -> Iterator[Any]:
+    """A dataset that has read sample 0 in a round of a sampler. Swaps drop its generation once it is idle for LEASE."""
+    swaps(cache, 10, 1)
+    with MongoTupleheadDataset({**config, "LEASE": 0.3}, to="numpy") as dataset:
+        order = list(dataset.sampler(shuffle=False))
+        assert dataset[order[0]][1][0] == 10
+        yield dataset, order
+
+
+def test_a_pause_within_an_epoch_longer_than_LEASE_mixes_generations_with_a_warning(
+    paused: Any, cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset, order = paused
+    assert dataset[order[1]][1][0] == 11
+    swaps(cache, 20, 1)
+    assert [int(dataset[index][1][0]) for index in order[2:]] == [22, 23, 24]
+    assert [r.getMessage() for r in caplog.records if "mixes generations" in r.getMessage()] == [
+        "this epoch mixes generations: it continues with generation 2, because the one that it began with was dropped "
+        "while this process read nothing for LEASE (0.3) seconds. If training pauses for longer, raise LEASE in its "
+        "configuration"
+    ]
+
+
+def test_a_worker_that_begins_with_an_epoch_long_after_others_warns(
+    paused: Any, cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset, order = paused
+    with pickle.loads(pickle.dumps(dataset)) as late:
+        swaps(cache, 20, 4)  # what was agreed on about generation 1 is not known any more
+        assert late[order[1]][1][0] == 51
+    assert sum("mixes generations" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:

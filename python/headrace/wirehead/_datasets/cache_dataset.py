@@ -22,7 +22,7 @@ from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler, 
 from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.reader import Reader
-from headrace.wirehead._stores.store import ROUNDS
+from headrace.wirehead._stores.store import ROUNDS, round_key
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CorruptSampleError, StoreError
 
@@ -283,11 +283,13 @@ class CacheDataset:
                     raise
                 # This process was suspended for so long that its lease expired, or came to the round too late.
                 with self._lock:
-                    generation = reader.pin_current(self.timeout, keep=True)
+                    before, generation = generation, reader.pin_current(self.timeout, keep=True)
                     if round is None:
                         self._of_pass = generation
                     else:
                         self._rounds[round.number] = generation
+                        if generation != before:
+                            self._warn_of_mixture(generation)
         else:
             raise StoreError(f"sample {id} of generation {generation} cannot be read: {_TOO_FAST}")
         self._generation = generation
@@ -360,9 +362,20 @@ class CacheDataset:
         # Where one round ends and the next begins, both are read.
         self._rounds = dict(sorted(self._rounds.items())[-1:])
         generation = self._agreed(cache, reader, round)
+        if known is not None and generation != known:
+            self._warn_of_mixture(generation)
         self._rounds[round.number] = generation
         self._newest_round = max(self._newest_round, (round.number, generation))
         return generation
+
+    def _warn_of_mixture(self, generation: int) -> None:
+        log.warning(
+            "this epoch mixes generations: it continues with generation %d, because the one that it began with was "
+            "dropped while this process read nothing for LEASE (%g) seconds. If training pauses for longer, raise "
+            "LEASE in its configuration",
+            generation,
+            self.config.lease,
+        )
 
     def _agreed(self, cache: Cache, reader: Reader, round: Round) -> int:
         """The generation, which is pinned, that is read in a round; the current one if this is the first to ask.
@@ -370,7 +383,7 @@ class CacheDataset:
         Workers read ahead: whoever is the first in a round may come before anyone has begun the one before. That is
         then agreed on first, so that a later round never reads an earlier generation.
         """
-        key = f"{self._group}.{round.number}"
+        key = round_key(self._group, round.number)
         while True:
             agreed = cache.store.find(ROUNDS, key)
             if agreed is not None:
@@ -387,7 +400,10 @@ class CacheDataset:
             if self.wait_for_new:
                 self._wait_for_newer(cache, last)
             generation = reader.pin_current(self.timeout, keep=True)
+            gone = cache.store.find(ROUNDS, round_key(self._group, None)) or {}
             if cache.store.insert(ROUNDS, key, {"generation": generation, "by": uuid.uuid4().hex}):
+                if round.number <= gone.get("beat", -1):
+                    self._warn_of_mixture(generation)  # it was agreed on, so others have begun it
                 return generation
 
     def _last_agreed(self, cache: Cache, number: int) -> int:
@@ -395,7 +411,7 @@ class CacheDataset:
         generations = [0]
         for key, agreed in cache.store.scan(ROUNDS).items():
             group, _, other = key.rpartition(".")
-            if group == self._group and int(other) < number:
+            if group == self._group and other.isdecimal() and int(other) < number:
                 generations.append(int(agreed.get("generation", 0)))
         return max(generations)
 

@@ -17,12 +17,13 @@ from headrace.wirehead._format.sample import check_description, chunk_lengths
 from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, is_entry_key, versions_of
 from headrace.wirehead._protocol.process import this_process, whose
 from headrace.wirehead._protocol.watch import MANAGER, Watch
-from headrace.wirehead._stores.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key
+from headrace.wirehead._stores.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key, round_key
 from headrace.wirehead.errors import CacheGoneError, StoreError
 
 log = logging.getLogger("headrace.wirehead")
 
 _KEPT_SWAPS, _KEPT_HISTORY = 4, 10
+_KEPT_GROUPS = 1000  # generations for which it is known which rounds a group of readers has begun
 _FEW = 8  # samples: up to this many are looked up one by one, more by reading their block
 _MOST = 512  # samples whose chunks are looked up together
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks
@@ -406,11 +407,26 @@ class GenerationManager:
             for name in cache.store.scan(table):
                 if is_entry_key(name) and name < key(first):
                     cache.store.remove(table, name)
-        for name, agreed in cache.store.scan(ROUNDS).items():
-            if agreed.get("generation", generation) < generation - 2:
-                cache.store.remove(ROUNDS, name)
+        self._forget_rounds()
         self._swept = float("-inf")
         return swap
+
+    def _forget_rounds(self) -> None:
+        """Removes what readers have agreed on about generations that are gone, but for the fact that they had."""
+        store, now = self._cache.store, self._generation
+        rounds = store.scan(ROUNDS)
+        gone: dict[str, int] = {}
+        for name, agreed in rounds.items():
+            group, _, number = name.rpartition(".")
+            if number.isdecimal() and agreed.get("generation", now) < now - 2:
+                gone[group] = max(gone.get(group, -1), int(number))
+        for group, last in gone.items():
+            before = rounds.get(round_key(group, None), {}).get("beat", -1)
+            store.replace(ROUNDS, round_key(group, None), {"beat": max(last, before), "generation": now})
+        for name, agreed in rounds.items():
+            kept = 2 if name.rpartition(".")[2].isdecimal() else _KEPT_GROUPS
+            if agreed.get("generation", now) < now - kept:
+                store.remove(ROUNDS, name)
 
 
 def _origin(description: Document) -> Origin:

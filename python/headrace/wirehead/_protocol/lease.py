@@ -33,7 +33,7 @@ class Lease:
 
     A generation that has become old is released when it is not in use, so that it can be dropped: by a generator within
     a second after its put; by a reader a second after it continued with a newer one, or when it has read nothing for
-    LEASE seconds. Thread-safe.
+    LEASE seconds; if that was in the middle of a loader's epoch, whose dataset then warns. Thread-safe.
 
     Args:
         cache: where.

@@ -138,6 +138,13 @@ def version_key(id: int, version: int) -> str:
     return f"{key(id)}.{version}" if version else key(id)
 
 
+def round_key(group: str, number: int | None) -> str:
+    """The key of the generation that a group of readers has agreed on for a round; None: of the last round of which
+    that is not known any more.
+    """
+    return f"{group}.{'gone' if number is None else number}"
+
+
 def part_of(id: int, length: int, swap_cap: int) -> int:
     """The part of a generation that a sample's chunks belong to: 1 MiB, or a 64th of the generation if that is more.
 
