@@ -86,12 +86,13 @@ def test_a_wrong_first_sample_is_no_restart(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)
-@pytest.mark.parametrize("status", [3, 4])
-def test_a_generator_may_exit_with_any_status(status: int, folder: Path) -> None:
-    (folder / "leaves.py").write_text(f"import sys\ndef samples():\n    sys.exit({status})\n    yield\n")
+@pytest.mark.parametrize("status", [2, 3, 4])
+@pytest.mark.parametrize("leave", ["sys.exit", "os._exit"])
+def test_a_generator_may_exit_with_any_status(leave: str, status: int, folder: Path) -> None:
+    (folder / "leaves.py").write_text(f"import os, sys\ndef samples():\n    {leave}({status})\n    yield\n")
     result = run(folder, "generate", "leaves:samples")
     assert result.returncode == 1
-    said = "generator 0 exited with status 1"
+    said = f"generator 0 exited with status {status}"
     assert result.stdout.splitlines() == [f"{said}; it is restarted"] * 2 + [f"{said} and is given up"]
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
+from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, report_to, run_one
 from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import SETTINGS
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="kill processes that take more than S seconds to end (default: 30)",
     )
-    for internal in ("--count", "--parent"):
+    for internal in ("--count", "--parent", "--report"):
         generate.add_argument(internal, type=int, help=argparse.SUPPRESS)
     generate.add_argument("--seeds", help=argparse.SUPPRESS)
 
@@ -128,7 +128,8 @@ def _generate(options: argparse.Namespace) -> int:
     if options.seeds is not None:  # one of a supervisor's processes
         end_with_parent(options.parent)
         seeds = [int(number) for number in options.seeds.split(",")]
-        return run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
+        of_all = options.function, options.config, options.index, options.count, seeds, options.samples
+        return run_one(*of_all, report_to(options.report))
     require_library(Config.load(options.config).compression)
     load_function(options.function)
     first = options.index

@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from headrace.wirehead.config import Config
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.generator import WireheadGenerator, ending_on_signals, importing
 
 log = logging.getLogger("headrace.wirehead")
 
-NOTHING_STORED = 3  # exit code of a generator that failed before it had stored a sample
-WRONG_SAMPLE = 4  # of one whose first sample cannot be stored, nor will that of another process; it has said why
+# What a process tells its supervisor before it fails, through a pipe: an exit status may be the user's own. Of the last
+# two, it has said why, and another process would fail, too.
+NOTHING_STORED, WRONG_SAMPLE, WRONG_CONFIG = b"nothing stored", b"wrong sample", b"wrong configuration"
 _QUICK = 5.0  # seconds; who is killed sooner, or stores nothing, has probably something that does not go away
 _QUICK_DEATHS = 3
 _LONGEST_PAUSE = 30.0
@@ -56,7 +58,15 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
     return function  # type: ignore[no-any-return]
 
 
-def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int], n_samples: int | None) -> int:
+def run_one(
+    name: str,
+    config: str,
+    index: int,
+    count: int,
+    seed: Sequence[int],
+    n_samples: int | None,
+    report: Callable[[bytes], object] = lambda verdict: None,
+) -> int:
     """Runs one generator in this process; returns its exit code.
 
     An error of the generator's is printed.
@@ -67,8 +77,14 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
     Args:
         name: ``module:function``.
         seed: numbers that together are different for each process and each restart.
+        report: tells the supervisor why it fails.
     """
-    function = load_function(name)
+    try:
+        function = load_function(name)
+        checked = Config.load(config)
+    except (ConfigError, FileNotFoundError, ImportError):
+        report(WRONG_CONFIG)
+        raise
     state = np.random.SeedSequence(list(seed)).generate_state(2, np.uint64)
     random.seed(int(state[0]))
     np.random.seed(int(state[0]) % 2**32)
@@ -81,22 +97,31 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
     this = f"generator {index}"
     try:
         samples = function(**{key: value for key, value in offered.items() if key in parameters})
-        runner = WireheadGenerator(samples, config, n_samples)
+        runner = WireheadGenerator(samples, checked, n_samples)
         runner._name = this
         runner.run()
-    except (ConfigError, StoreError):
+    except ConfigError:
+        report(WRONG_CONFIG)
         raise
-    except SystemExit as error:
-        if error.code in (NOTHING_STORED, WRONG_SAMPLE):  # which mean something else to a supervisor
-            return 1
+    except StoreError:
         raise
     except Exception as error:  # of any type: those that the command itself may raise mean something else there
         if runner is not None and runner._wrong is not None and runner._wrong[1] is error:
             log.error("%s: %s", this, error)
-            return WRONG_SAMPLE if runner._wrong[0] == 0 else 1
+            if runner._wrong[0] == 0:
+                report(WRONG_SAMPLE)
+            return 1
         traceback.print_exc()
-        return 1 if runner is not None and runner.stored > 0 else NOTHING_STORED
+        if runner is None or runner.stored == 0:
+            report(NOTHING_STORED)
+        return 1
     return 0
+
+
+def report_to(file: int) -> Callable[[bytes], object]:
+    """The ``report`` of :func:`run_one` through a pipe of the supervisor's, which no other process inherits."""
+    os.set_inheritable(file, False)
+    return lambda verdict: os.write(file, verdict)
 
 
 def _signal_name(number: int) -> str:
@@ -140,6 +165,7 @@ class Supervisor:
     def run(self) -> int:
         """Runs; returns how many processes were given up."""
         running: dict[int, subprocess.Popen[bytes]] = {}
+        reports: dict[int, int] = {}  # the pipes that they are read from
         started: dict[int, float] = {}
         starts = dict.fromkeys(range(self._n), 0)
         quick = dict.fromkeys(range(self._n), 0)
@@ -150,7 +176,7 @@ class Supervisor:
                 while (running or due) and not self.stop.is_set():
                     for i in [i for i, when in due.items() if time.monotonic() >= when]:
                         try:
-                            running[i] = self._start(i, starts[i])
+                            running[i], reports[i] = self._start(i, starts[i])
                         except OSError as error:  # too many processes, say: the others go on
                             log.warning("generator %d cannot be started yet: %s", self._first + i, error)
                             due[i] = time.monotonic() + _LONGEST_PAUSE
@@ -163,18 +189,19 @@ class Supervisor:
                         if code is None:
                             continue
                         del running[i]
+                        verdict = _last_word(reports.pop(i))
                         if code == 0:
                             continue
-                        if code == WRONG_SAMPLE:
+                        if verdict == WRONG_SAMPLE:
                             given_up += 1
                             log.error("generator %d is given up", self._first + i)
                             continue
-                        is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
+                        is_quick = verdict == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
                         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with status {code}"
-                        if code == NOTHING_STORED:
+                        if verdict == NOTHING_STORED:
                             how = "failed before it had stored a sample"
-                        if quick[i] >= _QUICK_DEATHS or code == 2:
+                        if quick[i] >= _QUICK_DEATHS or verdict == WRONG_CONFIG:
                             given_up += 1
                             log.error("generator %d %s and is given up", self._first + i, how)
                             continue
@@ -185,17 +212,28 @@ class Supervisor:
                     self.stop.wait(0.05)
             finally:
                 self._end(list(running.values()))
+                for pipe in reports.values():
+                    os.close(pipe)
         return given_up
 
-    def _start(self, i: int, start: int) -> subprocess.Popen[bytes]:
+    def _start(self, i: int, start: int) -> tuple[subprocess.Popen[bytes], int]:
+        """A process, and the pipe that it reports through."""
         index = self._first + i
         arguments = ["--index", str(index), "--count", str(self._first + self._n), "--parent", str(os.getpid())]
         arguments += ["--seeds", f"{self._seed},{index},{start}"]
         if self._samples is not None:
             arguments += ["--samples", str(self._samples)]
         command = [sys.executable, "-m", "headrace.wirehead", "generate", "--config", self._config, self._name]
-        # Ctrl-C at a terminal reaches this process, which ends the others.
-        return subprocess.Popen([*command, *arguments], start_new_session=True)
+        reads, writes = os.pipe()
+        arguments += ["--report", str(writes)]
+        try:
+            # Ctrl-C at a terminal reaches this process, which ends the others.
+            return subprocess.Popen([*command, *arguments], start_new_session=True, pass_fds=(writes,)), reads
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            os.close(writes)
 
     def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in processes:
@@ -208,6 +246,17 @@ class Supervisor:
                 log.warning("process %d did not exit within %g seconds and is killed", process.pid, self._grace)
                 process.kill()
                 process.wait()
+
+
+def _last_word(pipe: int) -> bytes:
+    """What a process that has ended has reported, if anything; closes the pipe. Its children may have it still."""
+    try:
+        os.set_blocking(pipe, False)
+        return os.read(pipe, 64)
+    except BlockingIOError:
+        return b""
+    finally:
+        os.close(pipe)
 
 
 def end_with_parent(parent: int) -> None:
