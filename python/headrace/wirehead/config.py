@@ -190,12 +190,26 @@ class Config:
 KEYS = {field.name.upper(): field for field in dataclasses.fields(Config) if field.name != "source"}
 
 
+def working_directory() -> str:
+    """
+    Raises:
+        ConfigError: it has been removed.
+    """
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the working directory of this process has been removed: start it in another one, and name files by their "
+            "whole paths"
+        ) from None
+
+
 def _read(path: Path) -> Mapping[Any, Any]:
     """The keys and values of a file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
+        raise FileNotFoundError(f"there is no configuration file {path} (in {working_directory()})") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}: save it as UTF-8"
@@ -282,8 +296,10 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
     elif key == "DIRECTORY":
         if not is_wrong and (expanded := os.path.expanduser(value)).startswith("~"):
             return "a folder's path, with ~ only for users that have a home folder", value
-        # The program may change its working directory.
-        value = value if is_wrong else os.path.abspath(expanded)
+        if not is_wrong:  # the program may change its working directory
+            value = os.path.normpath(
+                expanded if os.path.isabs(expanded) else os.path.join(working_directory(), expanded)
+            )
     elif key == "DBNAME":
         is_wrong = is_wrong or bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
     else:  # a prefix of collections

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import sys
 import threading
 import time
+from typing import TextIO
 
 from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.generation_manager import GenerationManager
@@ -109,10 +112,37 @@ def _end_lease(cache: Cache, manager: GenerationManager) -> None:
         log.error("%s", error)
 
 
+class _Output(logging.StreamHandler[TextIO]):
+    """If nobody reads the output any more, this process is asked to end, as one that prints would end. If it cannot be
+    written for another reason, such as a full disk, that is said once, and the work goes on.
+    """
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif isinstance(error, BrokenPipeError):
+            discard_output()
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif not self._has_failed:
+            self._has_failed = True
+            text = f"standard output cannot be written ({error.strerror}); messages are lost, and the work goes on"
+            with contextlib.suppress(OSError):
+                print(f"headrace.wirehead: {text}", file=sys.stderr, flush=True)
+
+
+def discard_output() -> None:
+    """Nothing is written to standard output from now on: flushing it at exit would fail, too."""
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())
+
+
 def log_to_stdout() -> None:
     """Messages go to standard output, unless the program has set up logging."""
     if not log.hasHandlers():
-        handler = logging.StreamHandler(sys.stdout)
+        handler = _Output(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)

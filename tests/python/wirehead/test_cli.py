@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,58 @@ def test_an_option_that_cannot_be_is_named(arguments: str, message: str, capsys:
         code = end.code
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", ["status", "generate functions:few --config {}/config.yaml"])
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_working_directory_that_was_removed_is_named(folder: Path, tmp_path: Path, arguments: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; exec {sys.executable} -m headrace.wirehead {arguments.format(folder)}"
+    result = subprocess.run(["sh", "-c", command], cwd=gone, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith("headrace.wirehead: the working directory of this process has been removed: ")
+    assert result.stderr.count("\n") == 1
+
+
+def wait_for_swaps(process: subprocess.Popen[str], folder: Path) -> int:
+    """The exit status of a process that ends when it has seen some."""
+    generator = WireheadGenerator(itertools.repeat((1, 2)), str(folder / "config.yaml"))
+    thread = threading.Thread(target=generator.run)
+    thread.start()
+    try:
+        return process.wait(120)
+    finally:
+        process.kill()
+        generator.stop()
+        thread.join()
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+@pytest.mark.parametrize("arguments", ["status", "clean --dry-run", "config.yaml", "manage --swaps 1"])
+def test_output_that_cannot_be_written_is_one_line(folder: Path, arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "headrace.wirehead", *arguments.split()]
+        with subprocess.Popen(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True) as process:
+            manages = "manage" in arguments  # the work goes on
+            assert (wait_for_swaps(process, folder) if manages else process.wait(120)) == (0 if manages else 1)
+            assert process.stderr is not None
+            said = process.stderr.read()
+    assert said.startswith("headrace.wirehead: standard output cannot be written")
+    assert "No space left on device" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("location", ["local"], indirect=True)
+def test_a_manager_whose_output_nobody_reads_ends_quietly(folder: Path) -> None:
+    command = [sys.executable, "-m", "headrace.wirehead", "manage"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("Manager: manages")
+        process.stdout.close()
+        assert wait_for_swaps(process, folder) == 0
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import json
 import math
@@ -17,8 +18,11 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import SETTINGS
 from headrace.wirehead.config import Config, at_least
 from headrace.wirehead.errors import ConfigError, StoreError
-from headrace.wirehead.manager import WireheadManager, log_to_stdout
+from headrace.wirehead.manager import WireheadManager, discard_output, log_to_stdout
 from headrace.wirehead.status import status_of
+
+# Of standard output: a store says of its own that it is full.
+_UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,9 +99,11 @@ def main(arguments: list[str] | None = None) -> int:
         if _is_for_the_original(arguments):
             from headrace.wirehead.compat import log_swaps
 
-            return log_swaps(arguments)
-        options = parser().parse_args(arguments)
-        code: int = globals()[f"_{options.command}"](options)
+            code: int = log_swaps(arguments)
+        else:
+            options = parser().parse_args(arguments)
+            code = globals()[f"_{options.command}"](options)
+        sys.stdout.flush()
         return code
     except (ConfigError, FileNotFoundError, ImportError) as error:
         print(f"headrace.wirehead: {error}", file=sys.stderr)
@@ -106,7 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"headrace.wirehead: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the program that reads the output has ended, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # lest flushing it at exit fails, too
+        discard_output()
+        return 1
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        print(f"headrace.wirehead: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        discard_output()
         return 1
     except KeyboardInterrupt:
         return 130

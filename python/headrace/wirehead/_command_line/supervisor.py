@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.wirehead.config import Config
+from headrace.wirehead.config import Config, working_directory
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.generator import WireheadGenerator, ending_on_signals, importing
 
@@ -43,15 +43,16 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
     module_name, _, function_name = name.partition(":")
     if not function_name or not all(map(str.isidentifier, module_name.split("."))):
         raise ConfigError(f"{name} must name a generator function as module:function")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    folder = working_directory()
+    if "" not in sys.path and folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         with importing(module_name):
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
             raise
-        raise ConfigError(f"there is no module {module_name} (in {os.getcwd()} or installed)") from None
+        raise ConfigError(f"there is no module {module_name} (in {folder} or installed)") from None
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"{module_name} has no function {function_name}")
