@@ -338,6 +338,17 @@ def test_another_users_folder_is_refused(keys: dict[str, Any], folder: Path, mon
             Cache(keys, create=create)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702])
+def test_a_folder_that_others_can_write_to_is_refused(keys: dict[str, Any], folder: Path, mode: int) -> None:
+    Cache(keys).close()
+    folder.chmod(mode)
+    for create in (True, False):
+        with pytest.raises(StoreError, match=rf"{folder} has mode {mode:04o}, so that other users .*: chmod 700 "):
+            Cache(keys, create=create)
+    folder.chmod(0o755)
+    Cache(keys).close()
+
+
 @pytest.mark.parametrize(
     "kind", ["nfs", "nfs4", "lustre", "cifs", "smb3", "wekafs", "fuse.sshfs", "fuse.ceph-fuse", "fuse.mountpoint-s3"]
 )

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -32,7 +33,8 @@ _TABLE = re.compile(
     # Without an incarnation: the settings, and tables of format 2.
     rf"(?:([0-9a-f]{{16}})\.)?(?:(\d{{12}})\.(?:chunks|samples\.\d+)|{'|'.join(TABLES)})"
 )
-# Of several machines, whose clocks differ and whose caches show each other's files late.
+# Of several machines, whose clocks differ and whose caches show each other's files late. Not 9p: it is the root of some
+# containers (gVisor), or a folder of the host of a virtual machine (WSL), and so of one machine.
 _NETWORK_FILE_SYSTEMS = re.compile(
     r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|ceph|beegfs|fhgfs|afs|panfs|pvfs2|wekafs|ocfs2|gfs2"
     r"|fuse\.(?:sshfs|gluster.*|ceph.*|juicefs|gcsfuse|rclone|.*s3.*)"
@@ -83,7 +85,7 @@ class LocalStore:
             cache counts as empty.
 
     Raises:
-        StoreError: the folder is another user's, is on a network file system, holds something else than a cache, or
+        StoreError: the folder is another user's, others can write to it, is on a network file system, holds something else than a cache, or
             cannot be made.
     """
 
@@ -312,6 +314,12 @@ class LocalStore:
             )
         self._refuse_network(self._root)
         if (self._root / _MARK).exists():
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise StoreError(
+                    f"{self._root} has mode {stat.S_IMODE(found.st_mode):04o}, so that other users could change its "
+                    f"contents: chmod 700 {shlex.quote(str(self._root))} if you trust what is there, or use another "
+                    "DIRECTORY or DBNAME"
+                )
             return
         found_there = os.listdir(self._root)
         if _MARK in found_there or (not found_there and not marks):  # others are making it
