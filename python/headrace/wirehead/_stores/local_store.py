@@ -85,8 +85,8 @@ class LocalStore:
             cache counts as empty.
 
     Raises:
-        StoreError: the folder is another user's, others can write to it, is on a network file system, holds something else than a cache, or
-            cannot be made.
+        StoreError: the folder is another user's, others can write to it, it is on a network file system, it holds
+            something else than a cache, or it cannot be made.
     """
 
     parallel = 1  # files are written and mapped, which waits for no other process
