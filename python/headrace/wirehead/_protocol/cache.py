@@ -55,13 +55,13 @@ inserted and never removed before a whole generation is dropped; the only docume
    whose lease has been removed begins anew with what the store has: another one may have led meanwhile.
 8. **Restored backups.** A manager remembers what it has verified, but does not act on its memory. Before it swaps a
    generation, writes down that a block is whole, annuls samples or drops generations, it renews its lease, looks again
-   at all that it acts on, looks whether the store has that renewal still, and acts. What it looks at again are for a
-   swap the entries and all descriptions, which must be those that it has verified, put under the same lease with the
-   same number; a description is stored after its chunks, so a backup that has it has these. Say that a backup is
-   restored which lacks some of it. If that is before the second look, this look shows it. If it is after that, the
-   backup was made before the renewal: else it would have all that was there at the second look. So it holds an earlier
-   renewal, or none, and the last look shows that. (A description that another manager has verified need only be there:
-   its note was read after this manager's lease was made, so a backup with this lease has the whole block.)
+   at all that it acts on, looks whether the store still has that renewal, and acts. For a swap, it looks again at the
+   entries and at all descriptions: each must be the one that it has verified, put under the same lease with the same
+   number. (A description is stored after its chunks, so a backup that has it has these.) Suppose that a backup is
+   restored which lacks some of this. If that happens before the second look, this look shows it. If it happens after
+   that, the backup was made before the renewal, or it would have all that the second look has seen; so it holds an
+   earlier renewal, or none, and the last look shows that. A description that another manager has verified need only be
+   there: its note was read after this manager's lease was made, so a backup with this lease has the whole block.
 
 Having only one process manage at a time saves work; correctness does not depend on it.
 ``tests/python/wirehead/test_protocol.py`` explores these rules, with the code itself, in a model in which anything may
@@ -71,9 +71,10 @@ Requirements that cannot be checked: clocks that are never set and that keep cou
 (``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen, none of its requests
 is under way for longer than LEASE. A server keeps acknowledged writes, and later reads see them; with a replica set,
 :mod:`headrace.wirehead._stores.mongo_store` guarantees less, but enough for 1 to 8. A backup is the state of the whole
-cache at one moment, and takes its place at one moment: not between a manager's last look and what it does next, not
-while a request is retried, and no two of them while a manager decides. Who stops all processes first is on the safe
-side. Until a process notices a restored backup, within LEASE / 3, what it puts may be lost.
+cache at one moment, and takes its place at one moment: not between a manager's last look at its lease (or one to renew
+it meanwhile, where the second look of 8 takes longer than LEASE / 3) and what it does next, not while a request is
+retried, and no two of them while a manager decides. Who stops all processes first is on the safe side. Until a process
+notices a restored backup, within LEASE / 3, what it puts may be lost.
 """
 
 from __future__ import annotations

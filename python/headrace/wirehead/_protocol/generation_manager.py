@@ -221,6 +221,8 @@ class GenerationManager:
         if len(self._cache.entries(generation)) != self._entries:
             return False
         for block in blocks:
+            if not self._still_leads(generation):  # many large blocks may take longer than LEASE
+                return False
             stored = self._cache.samples(generation, block, self._versions)
             ids = self._cache.ids_of(block)
             lost = [id for id in ids if id not in stored or self._verified[id] not in (None, _origin(stored[id]))]
