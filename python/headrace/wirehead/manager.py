@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from typing import TextIO
 
 from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.generation_manager import GenerationManager
@@ -112,7 +111,7 @@ def _end_lease(cache: Cache, manager: GenerationManager) -> None:
         log.error("%s", error)
 
 
-class _Output(logging.StreamHandler[TextIO]):
+class _Output(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9
     """If nobody reads the output any more, this process is asked to end, as one that prints would end. If it cannot be
     written for another reason, such as a full disk, that is said once, and the work goes on.
     """
