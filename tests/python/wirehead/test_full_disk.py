@@ -126,7 +126,7 @@ def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
                 try:
                     manager.step()
                 except StoreError as error:
-                    sender.send((str(error), cache.current(), os.listdir(table(cache, "swaps"))))
+                    sender.send((str(error), cache.current(), cache.store.scan("swaps")))
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             sender.send(manager.step())
 
@@ -136,7 +136,7 @@ def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
     for _ in range(2):
         error, current, swaps = receiver.recv()
         assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in error
-        assert (current, swaps) == (0, [])
+        assert (current, swaps) == (0, {})
     assert receiver.recv().samples == CAP
     process.join()
     with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
