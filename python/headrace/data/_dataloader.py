@@ -337,6 +337,9 @@ class DataLoader(Generic[Batch]):
         iterator = self._iterator_class(
             engine, progress, length, self._epochs.give_back_of(progress), config.pin_memory, bar
         )
+        begin_reading = self._epochs.begin_reading()
+        if begin_reading is not None:
+            iterator.before_first(begin_reading)
         self._epochs.running.add(iterator)
         return iterator
 

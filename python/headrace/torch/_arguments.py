@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
@@ -103,6 +104,13 @@ class _Loader(HeadraceLoader):
             unread.restart(Position(epoch), epochs.give_back_of(unread.progress))
 
 
+def _follow(reference: weakref.ref[_Loader], sampler: LoaderSampler, batches: BatchIterator) -> None:
+    """Has an iteration that is about to begin, begin with the epoch that has been chosen at the sampler by now."""
+    loader = reference()
+    if loader is not None and batches.unread:
+        loader.follow(sampler)
+
+
 class _AllReplicas:
     """The order that PyTorch's ``DistributedSampler`` shares out: position p of it is that of replica p % num_replicas.
 
@@ -194,7 +202,7 @@ class LoaderBacking:
         assert isinstance(batches, Batches)
         if isinstance(of.sampler, LoaderSampler):
             of.sampler.begin_epoch(loader._epochs.next.epoch)
-            batches.follow(weakref.ref(loader), of.sampler)
+            batches.before_first(functools.partial(_follow, weakref.ref(loader), of.sampler))
         return batches
 
     def load_state_dict(self, of: Any, state: dict[str, Any]) -> None:

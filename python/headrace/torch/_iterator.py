@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.utils import data as torch_data
@@ -15,26 +14,6 @@ _pinned = torch_data._utils.pin_memory.pin_memory
 
 class Batches(BatchIterator):
     """One epoch, with the attributes of PyTorch's iterators that programs use beyond the protocol."""
-
-    # The loader and its sampler, if an epoch that is chosen at that is to be this iteration's, until this is read.
-    _follows: tuple[Callable[[], Any], Any] | None = None
-    _source_of_rest: Any = None
-
-    def follow(self, loader: Callable[[], Any], sampler: Any) -> None:
-        """Has the first ``next`` begin with the epoch that has been chosen at the sampler by then.
-
-        Args:
-            loader: gives the loader, which has to be told; None if it is gone.
-        """
-        self._follows, self._source_of_rest, self._source = (loader, sampler), self._source, None
-
-    def _advance(self, first: list[Any] | None) -> None:
-        if self._follows is not None:
-            (loader, sampler), self._follows = self._follows, None
-            self._source = self._source_of_rest
-            if loader() is not None and self.unread:
-                loader().follow(sampler)
-        super()._advance(first)
 
     @property
     def _num_yielded(self) -> int:
@@ -76,4 +55,4 @@ class CheckedBatches(Batches):
                 warn(text, UserWarning)
             return _pinned(batch) if pins else batch
 
-        self._take, self._source = take_and_look, None
+        self._take, self._source, self._source_of_rest = take_and_look, None, None

@@ -277,6 +277,18 @@ def test_copies_that_were_made_before_an_iterator_is_read_do_not_read_it_again(
             iter(loader)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("copies", [True, False])
+def test_of_iterations_that_have_all_begun_one_reads_an_iterator(num_workers: int, copies: bool) -> None:
+    loader = DataLoader((i for i in range(7)), batch_size=2, num_workers=num_workers)
+    first, second = iter(loader), iter(copy.copy(loader) if copies else loader)
+    assert next(first).tolist() == [0, 1]
+    for _ in range(2):
+        with pytest.raises(errors.FailedPrecondition, match=ONCE):
+            next(second)
+    assert lists(first) == [[2, 3], [4, 5], [6]]
+
+
 def test_a_deep_copy_reads_an_iterator_of_its_own() -> None:
     loader = DataLoader(iter(range(7)), batch_size=2)
     copied = copy.deepcopy(loader)

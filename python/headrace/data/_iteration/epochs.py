@@ -127,9 +127,14 @@ class Epochs:
             engine.close()
             raise
         self.latest = Progress(engine, position, resumed, begins)
-        if config.read_once:
-            self._only_reading.note(self.latest)
+        if config.read_once and feeds:
+            self._only_reading.begin(self.latest)
         return engine, self.latest
+
+    def begin_reading(self) -> Callable[[BatchIterator], None] | None:
+        """What an iteration has to call before its first batch is requested; it may raise FailedPrecondition."""
+        only = self._only_reading
+        return (lambda batches: only.begin(batches.progress)) if self._config.read_once else None
 
     def give_back_of(self, progress: Progress) -> Callable[[Engine], None]:
         """What takes back an engine whose iteration is over, if the loader is still there, and the epoch with it, if

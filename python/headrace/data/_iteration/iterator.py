@@ -58,7 +58,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         self._step: tuple[Any, Any] | None = None
         self._bar = bar
         plain = bar is None and not pin_memory and not progress.detailed
-        self._source = engine.source if plain else None
+        self._source = self._source_of_rest = engine.source if plain else None
+        self._before_first: Callable[[BatchIterator], None] | None = None
         self._length = length
         self._give_back = give_back
         self._unsure_of_pinning = pin_memory
@@ -74,6 +75,10 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def unread(self) -> bool:
         """Whether it is under way and nothing of it has been read."""
         return self._engine is not None and self.progress.untouched
+
+    def before_first(self, function: Callable[[BatchIterator], None]) -> None:
+        """Has ``function`` called before the first batch is requested, which it refuses by an exception."""
+        self._before_first, self._source = function, None
 
     def restart(self, position: Position, give_back: Callable[[Engine], None]) -> None:
         """Begins elsewhere, if it is unread."""
@@ -99,6 +104,9 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
             if self._ended is not None:
                 raise errors.FailedPrecondition(self._ended)
             raise StopIteration
+        if self._before_first is not None:
+            self._before_first(self)
+            self._before_first, self._source = None, self._source_of_rest
         progress = self.progress
         if self._bar is not None:
             self._bar.show(progress.taken)
@@ -136,7 +144,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def _let_go(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            self._source = None
+            self._source = self._source_of_rest = None
             del self._take, self._last_batch, self._acknowledge
             self._give_back(engine)
             if self._bar is not None:

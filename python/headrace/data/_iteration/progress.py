@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 from headrace import errors
+from headrace.data._datasets.iterable_datasets import read_twice
 from headrace.data._iteration.engine import Engine
 from headrace.data._iteration.state import Position, StreamPosition
 from headrace.data._workers.stream_reader import decode_state, encode_state
@@ -247,26 +249,28 @@ class Progress:
 
 
 class OnlyReading:
-    """Whether a dataset that can be read once has been. Copies of a loader share it, as they share the dataset; one
-    that is sent to another process, or copied deeply with its dataset, goes its own way from there.
+    """Which iteration reads a dataset that can be read once. Copies of a loader share this, as they share the dataset;
+    one that is sent to another process, or copied deeply with its dataset, goes its own way from there.
     """
 
     def __init__(self) -> None:
-        self._is_known = False
-        # Iterations that may read it yet.
-        self._begun: list[Progress] = []
+        # One at most; None: in another process, or of a deep copy's original.
+        self._readers: dict[str, weakref.ref[Progress] | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_is_known": self.has_begun, "_begun": []}
+        return {"_readers": dict.fromkeys(self._readers)}
 
     @property
     def has_begun(self) -> bool:
         """Whether a batch has been requested of it."""
-        if any(each.feeding or not each.untouched for each in self._begun):
-            self._is_known, self._begun = True, []
-        return self._is_known
+        return bool(self._readers)
 
-    def note(self, progress: Progress) -> None:
-        """An iteration begins that may read it."""
-        self._begun = [each for each in self._begun if each.engine is not None and each.engine.workers.alive]
-        self._begun.append(progress)
+    def begin(self, progress: Progress) -> None:
+        """An iteration is about to request its first batch.
+
+        Raises:
+            FailedPrecondition: another one has.
+        """
+        reader = self._readers.setdefault("first", weakref.ref(progress))  # atomic
+        if reader is None or reader() is not progress:
+            raise read_twice()
