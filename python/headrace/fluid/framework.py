@@ -7,6 +7,7 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -46,6 +47,27 @@ EMPTY_VAR_NAME = "@EMPTY@"
 #: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
 TEMP_VAR_NAME = "@TEMP@"
 ZERO_VAR_SUFFIX = "@ZERO"
+
+#: Names that Fluid's module has, and other modules here.
+_ELSEWHERE = frozenset(
+    [
+        "cpu_places",
+        "cuda_pinned_places",
+        "cuda_places",
+        "device_guard",
+        "is_compiled_with_cuda",
+        "load_op_library",
+        "require_version",
+        "unique_name",
+    ]
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(sys.modules["headrace.fluid"], name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
 
 #: An executor refuses blocks that lie deeper.
 _MAX_BLOCK_DEPTH = 64

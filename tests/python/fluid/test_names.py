@@ -517,3 +517,9 @@ def test_layers_can_be_imported_from_fluids_modules() -> None:
     from headrace.fluid.layers.nn import dynamic_gru
 
     assert (StaticRNN, dynamic_gru) == (fluid.layers.StaticRNN, fluid.layers.dynamic_gru)
+
+
+@pytest.mark.parametrize("name", ["cpu_places", "is_compiled_with_cuda", "require_version", "unique_name"])
+def test_the_framework_module_has_what_fluids_has(name: str) -> None:
+    assert getattr(fluid.framework, name) is getattr(fluid, name)
+    assert not hasattr(fluid.framework, "nonsense")
