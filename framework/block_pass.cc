@@ -47,7 +47,7 @@ void BlockPass::PropagateInfluence(const Names& own) {
           !IsUpdate(*block_.ops()[i]) && PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_, findings_);
     }
     if (!is_step_) {
-      return;
+      return;  // only a step is run again with what it has influenced
     }
   }
   if (is_step_) {

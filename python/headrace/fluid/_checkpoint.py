@@ -195,15 +195,14 @@ def _state(
     program: Program, variables: Sequence[Variable], scope: Scope, loaders: Mapping[str, Loader], extra: Any
 ) -> str:
     """All of a checkpoint but its tensors."""
+    state = {
+        "variables": _described(variables),
+        "readers": {name: source.loader_state(program) for name, source in _sources(program, scope).items()},
+        "loaders": {name: loader.state_dict() for name, loader in loaders.items()},
+        "extra": extra,
+    }
     try:
-        return json.dumps(
-            {
-                "variables": _described(variables),
-                "readers": {name: source.loader_state(program) for name, source in _sources(program, scope).items()},
-                "loaders": {name: loader.state_dict() for name, loader in loaders.items()},
-                "extra": extra,
-            }
-        )
+        return json.dumps(state)
     except (TypeError, ValueError) as error:
         raise errors.TypeMismatch(
             f"save_checkpoint: extra and states have to be what JSON can hold: {error}"

@@ -118,8 +118,8 @@ class Optimizer:
                 f"minimize: parameter_list has to be a list of variables or of their names, got {parameter_list!r}"
             )
         if parameter_list is not None:
-            for item in parameter_list:
-                _make_parameter(program, item)
+            for variable in [_trainable(program, item) for item in parameter_list]:
+                _make_parameter(program, variable)
         elif not trained_parameters(program):
             unknown = [variable.name for variable in program.list_vars() if _may_be_parameter(variable)]
             if unknown:
@@ -244,8 +244,8 @@ def _may_be_parameter(variable: Variable) -> bool:
     return variable.persistable and not isinstance(variable, Parameter) and carries_gradient(variable)
 
 
-def _make_parameter(program: Program, item: Variable | str) -> None:
-    """Has ``item`` be a Parameter. NotFound, InvalidArgument or TypeMismatch if it cannot be trained."""
+def _trainable(program: Program, item: Variable | str) -> Variable:
+    """The variable of ``item``. NotFound, InvalidArgument or TypeMismatch if it cannot be trained."""
     root = program.global_block()
     name = item.name if isinstance(item, Variable) else item
     if not isinstance(name, str):
@@ -257,14 +257,20 @@ def _make_parameter(program: Program, item: Variable | str) -> None:
             f"{', '.join(known[:5]) or 'none'}{', …' if len(known) > 5 else ''}"
         )
     variable = root.var(name)
-    if isinstance(variable, Parameter):
-        return
-    if not variable.persistable or variable.stop_gradient:
+    if not isinstance(variable, Parameter) and (not variable.persistable or variable.stop_gradient):
         raise errors.InvalidArgument(
             f"minimize: '{variable.name}' in parameter_list cannot be trained: it "
             f"{'has stop_gradient' if variable.persistable else 'is not persistable'}"
         )
+    return variable
+
+
+def _make_parameter(program: Program, variable: Variable) -> None:
+    """Has ``variable`` be a Parameter."""
+    if isinstance(variable, Parameter):
+        return
     variable.desc.is_parameter = True
+    root = program.global_block()
     parameter = Parameter(root, variable.name)
     parameter._set_training(True, None, {"learning_rate": 1.0}, None)
     root.vars[variable.name] = parameter

@@ -8,7 +8,15 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import initializer, layers
 from headrace.fluid.clip import GradientClipBase
-from headrace.fluid.framework import OpRole, Program, Variable, default_startup_program, program_guard
+from headrace.fluid.framework import (
+    Block,
+    Operator,
+    OpRole,
+    Program,
+    Variable,
+    default_startup_program,
+    program_guard,
+)
 from headrace.fluid.layer_helper import create_initialized_var
 
 __all__ = ["LookaheadOptimizer", "RecomputeOptimizer"]
@@ -51,7 +59,13 @@ class LookaheadOptimizer:
             )
             layers.increment(step)
             due = layers.equal(step % k, layers.fill_constant([1], "int32", 0))
-            slow = {p: self._kept(p, program, startup) for p in block.all_parameters()}
+            # Where a parameter was; in the beginning, its first value.
+            slow = {
+                p: create_initialized_var(
+                    program, startup, f"{p.name}@SLOW", p.shape, p.dtype, _FirstValueOf(p), bare=True
+                )
+                for p in block.all_parameters()
+            }
             with layers.Switch() as switch, switch.case(due):
                 for parameter, kept in slow.items():
                     part = alpha if parameter.dtype == alpha.dtype else layers.cast(alpha, parameter.dtype)
@@ -59,16 +73,18 @@ class LookaheadOptimizer:
                     layers.assign(kept, output=parameter)
         return result
 
-    @staticmethod
-    def _kept(parameter: Variable, program: Program, startup: Program) -> Variable:
-        """Where the parameter was; in the beginning, its first value."""
-        kept = create_initialized_var(
-            program, startup, f"{parameter.name}@SLOW", parameter.shape, parameter.dtype, bare=True
-        )
-        block = startup.global_block()
-        block.create_var(kept.name, kept.shape, kept.dtype, persistable=True, stop_gradient=True)
-        block.append_op("assign", {"X": parameter.name}, {"Out": kept.name})
-        return kept
+
+class _FirstValueOf(initializer.Initializer):
+    """The first value of another variable of the startup program."""
+
+    def __init__(self, source: Variable) -> None:
+        self._source = source
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        source = self._source
+        if not block.has_var(source.name):
+            block.create_var(name=source.name, shape=source.shape, dtype=source.dtype, persistable=True)
+        return block.append_op("assign", {"X": source.name}, {"Out": var})
 
 
 class RecomputeOptimizer:

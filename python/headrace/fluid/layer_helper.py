@@ -572,7 +572,7 @@ def _has_declaration(block: Block, name: str, declaration: Declaration | None) -
 def _declared(block: Block, name: str) -> tuple[Any, ...]:
     """What decides the variable ``name`` of a block and its first value."""
     variable = block.var(name)
-    operators = [(op.type, _deciding_attrs(op)) for op in block.ops if name in op.output_arg_names]
+    operators = [(op.type, op.input_arg_names, _deciding_attrs(op)) for op in block.ops if name in op.output_arg_names]
     return variable.shape, variable.dtype, variable.persistable, operators
 
 

@@ -29,7 +29,7 @@ const Function kFunctions[] = {
 
 // From the least to the greatest of which the exponential is a normal number, and close to 0.
 std::vector<float> Arguments() {
-  std::vector<float> arguments = {branchless::kLogLargest};
+  std::vector<float> arguments = {branchless::kLogSmallest, branchless::kLogLargest};
   for (int i = 0; i < 475'700; ++i) {
     arguments.push_back(static_cast<float>(-87.3 + 0.00037 * i));
   }

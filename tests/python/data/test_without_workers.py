@@ -49,6 +49,19 @@ def test_without_batches_samples_arrive_themselves() -> None:
     assert [got is sample for got, sample in zip(DataLoader(Samples(samples), batch_size=None), samples)] == [True] * 3
 
 
+def test_a_tensor_that_hides_its_memory_arrives_itself() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Strict(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError(func)
+
+    samples = [{"x": torch.ones(3).as_subclass(Strict)}]
+    (batch,) = DataLoader(Samples(samples), batch_size=1, collate_fn=list)
+    assert batch == samples
+
+
 class Table:
     """Its samples are rows of its own memory."""
 

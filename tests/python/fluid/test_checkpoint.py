@@ -271,6 +271,15 @@ def test_what_cannot_be_saved_is_refused(exe: fluid.Executor, tmp_path: Path) ->
         fluid.io.save_checkpoint(exe, tmp_path, extra={1, 2})
     with pytest.raises(errors.InvalidArgument, match="max_num_checkpoints"):
         fluid.io.save_checkpoint(exe, tmp_path, max_num_checkpoints=0)
+
+    class Unstarted:
+        def state_dict(self) -> Any:
+            raise ValueError("the sampler was never started")
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    with pytest.raises(ValueError, match=r"^the sampler was never started$"):
+        fluid.io.save_checkpoint(exe, tmp_path, loaders={"own": Unstarted()})
     assert fluid.io.load_checkpoint(exe, tmp_path) is None
     reader = layers.shuffle(layers.py_reader(2, [[-1, 2]], ["float32"]), 4)
     reader.decorate_loader(headrace.DataLoader(Rows(), batch_size=2))

@@ -267,6 +267,23 @@ def test_two_lookaheads_of_one_program_count_by_themselves(exe: fluid.Executor) 
     assert [value(name).item() for name in names] == [1, 1]
 
 
+def test_programs_that_are_built_alike_share_a_lookahead(exe: fluid.Executor) -> None:
+    programs, startup = [fluid.Program(), fluid.Program()], fluid.Program()
+    for program in programs:
+        with fluid.program_guard(program, startup), fluid.unique_name.guard():
+            weight = layers.create_parameter(
+                [1], "float32", name="weight", default_initializer=fluid.initializer.Constant(0.0)
+            )
+            optimizer = fluid.optimizer.LookaheadOptimizer(fluid.optimizer.SGD(1.0), alpha=0.5, k=3)
+            optimizer.minimize(layers.reduce_sum(layers.scale(weight, -1.0)))
+    exe.run(startup)
+    seen = []
+    for step in range(6):
+        exe.run(programs[step % 2])
+        seen.append(value("weight").item())
+    assert seen == [1.0, 2.0, 1.5, 2.5, 3.5, 3.0]
+
+
 def test_recompute_is_the_optimizer_that_it_wraps(exe: fluid.Executor) -> None:
     optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
     optimizer._set_checkpoints(["weight"])

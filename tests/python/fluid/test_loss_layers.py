@@ -54,6 +54,14 @@ def test_noise_of_a_distribution_of_ones_own(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(np.bincount(drawn[:, 1:].ravel(), minlength=CLASSES) / 20000, CUSTOM, atol=0.015)
 
 
+def test_nce_leaves_the_distribution_that_it_is_given_as_it_is() -> None:
+    x, label = rows("x", 2), rows("label", 1, "int64")
+    given = np.array([1.0, 2.0, 5.0])
+    given.flags.writeable = False
+    layers.nce(x, label, 3, sampler="custom_dist", custom_dist=given)
+    np.testing.assert_array_equal(given, [1.0, 2.0, 5.0])
+
+
 def test_nce_refuses_what_does_not_fit() -> None:
     x, label = rows("x", 2), rows("label", 1, "int64")
     with pytest.raises(errors.InvalidArgument, match="'gamma'"):

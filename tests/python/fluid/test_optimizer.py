@@ -428,6 +428,9 @@ def test_persistable_variables_may_be_parameters_that_have_to_be_named() -> None
     loss = fluid.layers.reduce_sum(w)
     with pytest.raises(errors.InvalidArgument, match=r"no trainable parameter.* such as 'w'.*parameter_list"):
         fluid.optimizer.SGD(RATE).minimize(loss)
+    with pytest.raises(errors.NotFound, match="'v'"):
+        fluid.optimizer.SGD(RATE).minimize(loss, parameter_list=[w, "v"])
+    assert not fluid.default_main_program().all_parameters()
     _, pairs = fluid.optimizer.SGD(RATE).minimize(loss, parameter_list=[w])
     assert [parameter.name for parameter, _ in pairs] == ["w"]
 

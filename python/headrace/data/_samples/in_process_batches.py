@@ -157,7 +157,9 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
         return not _VALUES.issuperset(map(type, value)) and any(_is_shared(value, i, alone) for i in range(len(value)))
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
-        return not (alone and _owns_storage(value)) and leaves_slot_unchanged(value)
+        return not (alone and kind is sys.modules["torch"].Tensor and _owns_storage(value)) and leaves_slot_unchanged(
+            value
+        )
     return parts_of(value) is not None
 
 

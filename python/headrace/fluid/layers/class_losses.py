@@ -113,7 +113,7 @@ def _noise_of(custom_dist: Sequence[float] | None, classes: int) -> dict[str, Va
         raise errors.InvalidArgument(
             f"layers.nce: custom_dist must be {classes} probabilities for sampler 'custom_dist'"
         )
-    probabilities /= probabilities.sum()
+    probabilities = probabilities / probabilities.sum()
     alias, own = _alias_table(probabilities)
     return {
         "CustomDistProbs": assign(probabilities.astype(np.float32)),

@@ -18,7 +18,7 @@ namespace {
 class StuckProducersTest : public ::testing::Test {
  protected:
   // Whether the process is stuck after so many checks that all see the same.
-  bool IsLostAfter(uint32_t checks, const std::vector<uint32_t>& process, const WorkSeen& seen) {
+  bool IsStuckAfter(uint32_t checks, const std::vector<uint32_t>& process, const WorkSeen& seen) {
     bool stuck = false;
     for (uint32_t check = 0; check < checks; ++check) {
       stuck = stuck_.Note(process, records_.data(), seen);
@@ -38,9 +38,9 @@ class StuckProducersTest : public ::testing::Test {
 
 TEST_F(StuckProducersTest, OneThatDoesNothingInManyChecksIsLost) {
   HasClaimed(0);
-  EXPECT_FALSE(IsLostAfter(kStuckChecks, {0}, WorkForAll()));
-  EXPECT_TRUE(IsLostAfter(1, {0}, WorkForAll()));
-  EXPECT_FALSE(IsLostAfter(100, {}, WorkForAll()));
+  EXPECT_FALSE(IsStuckAfter(kStuckChecks, {0}, WorkForAll()));
+  EXPECT_TRUE(IsStuckAfter(1, {0}, WorkForAll()));
+  EXPECT_FALSE(IsStuckAfter(100, {}, WorkForAll()));
 }
 
 TEST_F(StuckProducersTest, TheCountBeginsAnewWithAClaim) {
@@ -48,34 +48,34 @@ TEST_F(StuckProducersTest, TheCountBeginsAnewWithAClaim) {
   WorkSeen at_work = WorkForAll();
   at_work.at_claim[0] = true;
   for (int round = 0; round < 5; ++round) {
-    EXPECT_FALSE(IsLostAfter(kStuckChecks, {0}, WorkForAll()));
-    EXPECT_FALSE(IsLostAfter(1, {0}, at_work));
+    EXPECT_FALSE(IsStuckAfter(kStuckChecks, {0}, WorkForAll()));
+    EXPECT_FALSE(IsStuckAfter(1, {0}, at_work));
   }
 }
 
 TEST_F(StuckProducersTest, OneThatStartsMayTakeItsTime) {
-  EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
+  EXPECT_FALSE(IsStuckAfter(100, {0}, WorkForAll()));
   HasClaimed(0);
-  EXPECT_TRUE(IsLostAfter(100, {0}, WorkForAll()));
+  EXPECT_TRUE(IsStuckAfter(100, {0}, WorkForAll()));
   stuck_.Begin(0, records_[0]);  // its successor
-  EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
+  EXPECT_FALSE(IsStuckAfter(100, {0}, WorkForAll()));
 }
 
 TEST_F(StuckProducersTest, OneThatHasNothingToDoMayRest) {
   HasClaimed(2);
-  EXPECT_FALSE(IsLostAfter(100, {2}, {}));
+  EXPECT_FALSE(IsStuckAfter(100, {2}, {}));
   WorkSeen for_another;
   for_another.may_claim[1] = true;
   for_another.collators_may_claim = 2;
-  EXPECT_FALSE(IsLostAfter(100, {2}, for_another));
+  EXPECT_FALSE(IsStuckAfter(100, {2}, for_another));
   WorkSeen for_it;
   for_it.may_claim[2] = true;
-  EXPECT_TRUE(IsLostAfter(100, {2}, for_it));
+  EXPECT_TRUE(IsStuckAfter(100, {2}, for_it));
   stuck_.Begin(2, records_[2]);
   HasClaimed(2);
   WorkSeen collation;
   collation.collators_may_claim = 3;
-  EXPECT_TRUE(IsLostAfter(100, {2}, collation));
+  EXPECT_TRUE(IsStuckAfter(100, {2}, collation));
 }
 
 TEST_F(StuckProducersTest, AThreadMayWaitForAnotherOneOfItsProcess) {
@@ -83,9 +83,9 @@ TEST_F(StuckProducersTest, AThreadMayWaitForAnotherOneOfItsProcess) {
   HasClaimed(1);
   WorkSeen seen = WorkForAll();
   seen.at_claim[1] = true;
-  EXPECT_FALSE(IsLostAfter(100, {0, 1}, seen));
-  EXPECT_FALSE(IsLostAfter(kStuckChecks, {0, 1}, WorkForAll()));
-  EXPECT_TRUE(IsLostAfter(1, {0, 1}, WorkForAll()));
+  EXPECT_FALSE(IsStuckAfter(100, {0, 1}, seen));
+  EXPECT_FALSE(IsStuckAfter(kStuckChecks, {0, 1}, WorkForAll()));
+  EXPECT_TRUE(IsStuckAfter(1, {0, 1}, WorkForAll()));
 }
 
 SchedulerOptions Hasty(uint64_t length, uint64_t batch_size) {
@@ -96,7 +96,7 @@ SchedulerOptions Hasty(uint64_t length, uint64_t batch_size) {
 }
 
 // It has claimed rows, and a stray write took the claim away while it made them; it never comes back.
-void LoseAClaim(BatchScheduler* scheduler) {
+void ClaimAndGetStuck(BatchScheduler* scheduler) {
   BatchProducer stuck(scheduler->arena(), 0, scheduler->completion_fd());
   const Claim claim = *stuck.TryClaim();
   std::atomic<uint64_t>& word = scheduler->arena()->slot(claim.slot).chunk_words[claim.chunk];
@@ -111,7 +111,7 @@ TEST_F(StuckProducersTest, TheSchedulerReplacesEachOneThatAStrayWriteHasSentAway
   scheduler->StartEpoch(0);
   const std::atomic<uint64_t>& claims = scheduler->arena()->control().producers[0].claims;
   for (uint64_t died = 0; died < 4; ++died) {
-    const ChildProcess child([&] { LoseAClaim(scheduler.get()); });
+    const ChildProcess child([&] { ClaimAndGetStuck(scheduler.get()); });
     const bool watched_late = died % 2 == 1;
     while (watched_late && claims.load() == died) {
       sched_yield();
