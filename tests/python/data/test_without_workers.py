@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import collections.abc
 import dataclasses
 import datetime
+import pickle
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,100 @@ def test_the_samples_are_handed_to_collate_fn_themselves() -> None:
 def test_without_batches_samples_arrive_themselves() -> None:
     samples = [Anything(0), threading.Lock(), "text"]
     assert [got is sample for got, sample in zip(DataLoader(Samples(samples), batch_size=None), samples)] == [True] * 3
+
+
+class Reversed(collections.abc.Sequence[Any]):
+    def __init__(self, items: Any) -> None:
+        self.items = list(items)[::-1]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
+class Squares(collections.abc.Mapping[int, int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    def __getitem__(self, key: int) -> int:
+        return key * key
+
+
+class Store(collections.abc.MutableMapping[str, Any]):
+    def __init__(self, items: Any = ()) -> None:
+        self.items_of_its_own = dict(items)
+
+    def __len__(self) -> int:
+        return len(self.items_of_its_own)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_of_its_own)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items_of_its_own[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.items_of_its_own[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_of_its_own[key]
+
+
+class Counted(dict):  # type: ignore[type-arg]
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, (value, 1))
+
+
+class Scaled(collections.namedtuple("Scaled", "x y")):
+    def __new__(cls, x: Any, y: Any) -> Any:
+        return super().__new__(cls, [x], y)
+
+
+OF_ITS_OWN: dict[str, Callable[[Any], Any]] = {
+    "reversed": lambda value: Reversed([value, 2]),
+    "squares": lambda value: Squares(3),
+    "store": lambda value: Store({"a": value}),
+    "counted": lambda value: Counted(a=value),
+    "scaled": lambda value: Scaled(value, 2),
+    "range": lambda value: range(1000, 1003),
+    "array": lambda value: array.array("i", [1, 2]),
+    "deque": lambda value: collections.deque([value, 2], maxlen=2),
+    "chain": lambda value: collections.ChainMap({"a": 1}, {"b": 2}),
+    "text": lambda value: collections.UserString("ab"),
+}
+
+
+# Of a counted and a scaled one, pickle makes something else.
+@pytest.mark.parametrize(
+    ("kind", "num_workers"),
+    [*((kind, 0) for kind in OF_ITS_OWN), *((kind, 1) for kind in OF_ITS_OWN if kind not in ("counted", "scaled"))],
+)
+@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.parametrize("value", [7, np.arange(3)], ids=["number", "array"])
+def test_a_container_of_a_type_of_its_own_arrives_as_it_is(
+    kind: str, num_workers: int, batch_size: int | None, value: Any
+) -> None:
+    samples = [OF_ITS_OWN[kind](value) for _ in range(2)]
+    before = [pickle.dumps(sample) for sample in samples]
+    collate = {"collate_fn": list if batch_size else lambda sample: sample}
+    got = list(DataLoader(Samples(samples), batch_size=batch_size, num_workers=num_workers, **collate))
+    assert [pickle.dumps(sample) for sample in (got[0] if batch_size else got)] == before
+    assert [pickle.dumps(sample) for sample in samples] == before
+
+
+def test_a_container_is_made_again_only_if_an_array_in_it_is_copied() -> None:
+    samples = [collections.deque([1, "text"]), collections.UserDict(x=np.arange(3)), [np.arange(3)]]
+    got = list(DataLoader(Samples(samples), batch_size=None, collate_fn=lambda sample: sample))
+    assert got[0] is samples[0]
+    assert all(batch is not sample for batch, sample in zip(got[1:], samples[1:]))
 
 
 def test_a_tensor_that_hides_its_memory_arrives_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import copyreg
 import dataclasses
@@ -12,6 +13,9 @@ import numpy as np
 
 from headrace.data._samples.batch_tree import dumps_tree
 
+# Sequences whose elements are sequences of the same kind.
+_TEXTS = (str, bytes, collections.UserString)
+
 
 def is_namedtuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
@@ -21,7 +25,7 @@ def is_sequence(value: Any) -> bool:
     """Whether ``value`` is a sequence that is collated element by element."""
     if type(value) in (list, tuple):  # asking an abstract class takes much longer
         return True
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
+    return isinstance(value, Sequence) and not isinstance(value, (*_TEXTS, bytearray, memoryview))
 
 
 def is_dataclass(value: Any) -> bool:
@@ -109,7 +113,9 @@ def parts_of(value: Any) -> list[Any] | None:
 
 
 def with_parts(value: Any, parts: list[Any]) -> Any:
-    """A copy of a container, its attributes included, with other parts than :func:`parts_of` gives."""
+    """A copy of a container, its attributes included, with other parts than :func:`parts_of` gives; a list or dict of
+    them, if its type cannot be instantiated.
+    """
     if isinstance(value, Mapping):
         return _like_mapping(value, dict(zip(value, parts)))
     if is_namedtuple(value):
@@ -125,6 +131,9 @@ def with_parts(value: Any, parts: list[Any]) -> Any:
 def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if type(value) is dict:
         return items
+    if not isinstance(value, (dict, collections.UserDict, collections.ChainMap)):
+        # A copy may share with the original what holds the items.
+        return make_mapping(type(value), shell_of(value), items)
     try:
         made: Any = copy.copy(value)
         for key, item in items.items():

@@ -4,6 +4,7 @@ unchanged.
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Callable
@@ -213,7 +214,8 @@ def _as_array(value: Any) -> Any:
 
 
 def _converted(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any]] | None = None) -> Any:
-    """Rebuilds the containers, with ``leaf`` applied to each value in them. What is there twice stays one.
+    """Applies ``leaf`` to each value in the containers, and rebuilds those in which that has changed one. What is there
+    twice stays one.
 
     Args:
         done: what is in the batch, by its ``id``, and what became of it.
@@ -221,6 +223,19 @@ def _converted(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any
     done = {} if done is None else done
     if id(batch) not in done:
         parts = parts_of(batch)
-        made = leaf(batch) if parts is None else with_parts(batch, [_converted(part, leaf, done) for part in parts])
+        if parts is None:
+            made = leaf(batch)
+        else:
+            converted = [_converted(part, leaf, done) for part in parts]
+            made = batch if all(map(operator.is_, parts, converted)) else _rebuilt(batch, converted)
         done[id(batch)] = batch, made
     return done[id(batch)][1]
+
+
+def _rebuilt(container: Any, parts: list[Any]) -> Any:
+    """A container like the given one with these parts; the given one, if its type makes something else of them."""
+    made = with_parts(container, parts)
+    if type(container) in (list, tuple, dict):
+        return made
+    held = parts_of(made) if type(made) is type(container) else None
+    return made if held is not None and len(held) == len(parts) and all(map(operator.is_, held, parts)) else container
