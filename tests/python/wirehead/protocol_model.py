@@ -19,6 +19,7 @@ import pytest
 from model_store import Memory
 from simulated_threads import Event, Threading
 
+import headrace.wirehead._protocol.cache as caches
 import headrace.wirehead._protocol.lease as leases
 import headrace.wirehead._protocol.writer as writers
 from headrace.wirehead._format.sample import chunk_names
@@ -94,9 +95,13 @@ class World:
             of the protocol exclude does not happen: no request outlives a restore, and none comes between a manager's
             last look and what it does then. A process that was there before may be wrong until it notices,
             but makes no swap that lacks a sample; and for those that come after it, all is as it should be.
+        block: samples per block; CAP or more: there is one block, of which managers write down nothing.
     """
 
-    def __init__(self, seed: int, cleans: bool = False, damages: bool = False, restores: bool = False) -> None:
+    def __init__(
+        self, seed: int, cleans: bool = False, damages: bool = False, restores: bool = False, block: int = CAP
+    ) -> None:
+        self.block = block
         self.rng = random.Random(seed)
         self.cleans, self.damages, self.restores = cleans, damages, restores
         self.time, self.wall = 1000.0, 1e9
@@ -290,9 +295,13 @@ class World:
                 if cache.incarnation not in self._cleaned and self._read.setdefault(key, value) != value:
                     self.problems.append(f"sample {id} of generation {generation} had two contents")
 
+    def _described(self, incarnation: str | None, generation: int, id: int) -> dict[str, Any]:
+        """The table of a sample's description."""
+        return self.tables.get((incarnation, samples_table(generation, id // self.block)), {})
+
     def _is_damaged(self, cache: Cache, generation: int, id: int) -> bool:
         """Whether a chunk of a sample was lost."""
-        stored = self.tables.get((cache.incarnation, samples_table(generation, 0)), {})
+        stored = self._described(cache.incarnation, generation, id)
         versions = [stored.get(version_key(id, version)) for version in range(10)]
         return any(d is not None and self._damaged.intersection(chunk_names(d, [0])) for d in versions)
 
@@ -326,11 +335,11 @@ class World:
             return
         if others.count(generation) > 1:
             self.problems.append(f"generation {generation} was swapped twice")
-        stored = self.tables.get((incarnation, samples_table(generation, 0)), {})
         chunks = self.tables.get((incarnation, f"{generation:012d}.chunks"), {})
         entries = sorted(self.tables[incarnation, SWAPS].items())
         versions = versions_of(entry for name, entry in entries if int(name[:12]) == generation)
         for id in range(CAP if incarnation not in self._cleaned else 0):
+            stored = self._described(incarnation, generation, id)
             description = stored.get(version_key(id, versions.get(id, 0)))
             lost = description is None or not chunks.keys() >= set(chunk_names(description, [0]))
             if lost and not (self.damages and description is not None):
@@ -389,6 +398,7 @@ def explore(patch: pytest.MonkeyPatch, seeds: Sequence[int], steps: int, **what:
         world = World(seed, **what)
         threads = Threading(world.wait, lambda world=world: _Lock(world), world.start_thread)  # type: ignore[misc]
         patch.setattr(leases, "threading", threads)
+        patch.setattr(caches, "block_size", lambda swap_cap, block=world.block: block)
         patch.setattr(writers, "random", world.rng)
         patch.setattr(uuid, "uuid4", lambda rng=world.rng: uuid.UUID(int=rng.getrandbits(128)))
         world.run(steps)

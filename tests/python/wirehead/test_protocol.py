@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from protocol_model import explore
+from protocol_model import CAP, explore
 
 import headrace.wirehead._protocol.cache as caches
 import headrace.wirehead._protocol.lease as leases
@@ -19,10 +19,11 @@ SEEDS, STEPS = range(12), 5000
 
 
 @pytest.mark.parametrize("what", [{}, {"damages": True}, {"cleans": True}, {"restores": True}])
-def test_nothing_is_lost_torn_or_mixed(monkeypatch: pytest.MonkeyPatch, what: dict[str, Any]) -> None:
-    problems, swaps = explore(monkeypatch, SEEDS, STEPS, **what)
+@pytest.mark.parametrize("block", [CAP, 2], ids=["one block", "two blocks"])
+def test_nothing_is_lost_torn_or_mixed(monkeypatch: pytest.MonkeyPatch, what: dict[str, Any], block: int) -> None:
+    problems, swaps = explore(monkeypatch, SEEDS, STEPS, block=block, **what)
     assert problems == []
-    assert swaps > len(SEEDS) / 2
+    assert swaps >= len(SEEDS) / (2 if block == CAP else 4)
 
 
 def watch_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
@@ -66,6 +67,15 @@ def swap_what_was_verified_without_another_look(patch: pytest.MonkeyPatch) -> No
     patch.setattr(GenerationManager, "_is_kept", lambda self, blocks: True)
 
 
+def note_blocks_that_were_verified_without_another_look(patch: pytest.MonkeyPatch) -> None:
+    is_kept = GenerationManager._is_kept
+
+    def look_before_swaps(self: GenerationManager, blocks: Any) -> bool:
+        return len(blocks) == 1 or is_kept(self, blocks)
+
+    patch.setattr(GenerationManager, "_is_kept", look_before_swaps)
+
+
 @pytest.mark.parametrize(
     ("leave_out", "what"),
     [
@@ -76,6 +86,7 @@ def swap_what_was_verified_without_another_look(patch: pytest.MonkeyPatch) -> No
         (annul_by_removing, {"damages": True}),
         (clean_without_an_incarnation, {"cleans": True}),
         (swap_what_was_verified_without_another_look, {"restores": True}),
+        (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}),
     ],
 )
 def test_whatever_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any]) -> None:

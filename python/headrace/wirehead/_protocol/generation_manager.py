@@ -213,19 +213,21 @@ class GenerationManager:
 
     def _is_kept(self, blocks: Iterable[int]) -> bool:
         """Whether the store has all samples of these blocks still, which were verified: a backup may have been restored
-        since. False: what it lacks is not verified any more. See 8 in :mod:`headrace.wirehead._protocol.cache`.
+        since. False: what it lacks is not verified any more. The note of a whole block is enough: a backup that has it
+        has the block's samples. See 8 in :mod:`headrace.wirehead._protocol.cache`.
         """
         generation = self._generation
         if not self._leads(anew=True) or not self._still_leads(generation):
             return False
-        if len(self._cache.entries(generation)) != self._entries:
+        entries = self._cache.entries(generation)
+        if len(entries) != self._entries:
             return False
-        for block in blocks:
+        for block in sorted(set(blocks) - self._cache.verified_blocks(generation, entries)):
             if not self._still_leads(generation):  # many large blocks may take longer than LEASE
                 return False
             stored = self._cache.samples(generation, block, self._versions)
             ids = self._cache.ids_of(block)
-            lost = [id for id in ids if id not in stored or self._verified[id] not in (None, _origin(stored[id]))]
+            lost = [id for id in ids if id not in stored or self._verified[id] != _origin(stored[id])]
             if lost:
                 self._doubt(lost)
                 self._cache.store.remove(VERIFIED, entry_key(generation, block))
