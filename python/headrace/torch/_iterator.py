@@ -21,10 +21,7 @@ class Batches(BatchIterator):
         return progress.taken - progress.begin.batch - len(progress.begin.skip)
 
     def _shutdown_workers(self) -> None:
-        engine = self._engine
-        self.end("the iteration was ended by _shutdown_workers()")
-        if engine is not None:
-            engine.close()
+        self.end("the iteration was ended by _shutdown_workers()", close=True)
 
 
 class CheckedBatches(Batches):
@@ -36,7 +33,9 @@ class CheckedBatches(Batches):
             length: the declared length of a stream; more batches than that cause a warning, as with PyTorch.
             pins: page-lock each batch, by the ``pin_memory`` of whatever has one.
         """
-        take, progress, begun, has_workers = self._take, self.progress, self.progress.taken, bool(self._workers)
+        assert self._calls is not None
+        take, last_batch, acknowledge = self._calls
+        progress, begun, has_workers = self.progress, self.progress.taken, bool(self._workers)
 
         # Before the batch is acknowledged: an interrupt in between loses none. It does not refer to the iterator.
         def take_and_look(first: list[Any] | None = None) -> Any:
@@ -55,4 +54,5 @@ class CheckedBatches(Batches):
                 warn(text, UserWarning)
             return _pinned(batch) if pins else batch
 
-        self._take, self._source, self._source_of_rest = take_and_look, None, None
+        self._calls = take_and_look, last_batch, acknowledge
+        self._source = self._source_of_rest = None

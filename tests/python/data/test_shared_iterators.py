@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import random
 import signal
 import sys
 import threading
@@ -196,6 +197,131 @@ def test_a_thread_that_waits_for_its_turn_can_be_interrupted() -> None:
     other.join()
     assert list(got) == [[0, 1]]
     assert [batch.tolist() for batch in batches] == [[2, 3]]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(17)
+
+
+SHUT_DOWN = "the loader was shut down during the iteration"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dataset": Stream(), "num_workers": 2, "iterable_sharding": "engine"},
+        {"dataset": Ints(40), "num_workers": 2, "in_order": False},
+        {"dataset": Ints(40), "num_workers": 2, "workers": "thread"},
+        {"dataset": Ints(40), "collate_fn": list},
+    ],
+    ids=["stream", "unordered", "threads", "no workers"],
+)
+def test_threads_that_a_shutdown_overtakes_are_told_so(arguments: dict[str, Any]) -> None:
+    whole = len(list(DataLoader(**arguments)))
+    rounds = random.Random(3)
+    ends: list[str] = []
+
+    def iterate(loader: DataLoader[Any]) -> None:
+        try:
+            got = len(list(loader))
+            ends.append("" if got == whole else f"{got} of {whole} batches")
+        except BaseException as error:
+            ends.append(str(error) if type(error) is errors.FailedPrecondition else repr(error))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(60):
+            loader: DataLoader[Any] = DataLoader(**arguments)
+            threads = [threading.Thread(target=iterate, args=(loader,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            time.sleep(rounds.random() * 0.02)
+            loader.shutdown()
+            for thread in threads:
+                thread.join()
+            loader.shutdown()
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(ends) <= {"", SHUT_DOWN}
+
+
+class Reached:
+    """When it arrives, it lets the test go on, and waits."""
+
+    arrived, shut_down = threading.Event(), threading.Event()
+
+    def __setstate__(self, state: Any) -> None:
+        self.arrived.set()
+        self.shut_down.wait()
+
+    def __getstate__(self) -> Any:
+        return 1
+
+
+class OfReached(Ints):
+    def __getitem__(self, index: int) -> Any:
+        return Reached()
+
+
+@pytest.mark.timeout(60)
+def test_a_batch_that_is_on_its_way_during_a_shutdown_arrives() -> None:
+    loader: DataLoader[Any] = DataLoader(OfReached(8), None, num_workers=1, in_order=False)
+    batches = iter(loader)
+    got: list[Any] = []
+    Reached.arrived.clear()
+    Reached.shut_down.clear()
+
+    def iterate() -> None:
+        try:
+            got.extend(type(next(batches)) for _ in range(2))
+        except BaseException as error:
+            got.append(str(error))
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    Reached.arrived.wait()
+    loader.shutdown()
+    Reached.shut_down.set()
+    thread.join()
+    assert got == [Reached, SHUT_DOWN]
+
+
+class TooLate(Exception):
+    pass
+
+
+class EndlesslySlow(Ints):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.2)
+        return index
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("raised", [TooLate, KeyboardInterrupt])
+def test_a_signal_handler_that_shuts_the_loader_down_may_raise_an_error_of_its_own(
+    raised: type[BaseException], in_order: bool
+) -> None:
+    def handle(*_: Any) -> None:
+        loader.shutdown()
+        raise raised
+
+    loader = DataLoader(EndlesslySlow(1000), num_workers=1, in_order=in_order)
+    batches = iter(loader)
+    next(batches)
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(raised):
+            list(batches)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(errors.FailedPrecondition, match=SHUT_DOWN):
+        next(batches)
 
 
 class Miswired(_core.SerialIterator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,12 +15,16 @@ from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._iteration.state import Position
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 
+# What a step calls: takes a batch, gives its number, acknowledges it.
+_Calls = tuple[Callable[..., Any], Callable[[], int], Callable[[], None]]
+
 
 class BatchIterator(_core.SerialIterator, Iterator[Any]):
     """One epoch of a loader.
 
     Thread-safety: threads that call ``next`` at the same time take turns, so that each batch goes to one of them. A
-    dataset, sampler or ``collate_fn`` that calls it on the iterator for which it runs gets an error.
+    dataset, sampler or ``collate_fn`` that calls it on the iterator for which it runs gets an error. Any thread may end
+    the iteration, also while another one is in ``next``: ``_advance`` decides what that one gets.
 
     A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
     returned by the next call, and not counted before: the scheduler delivers a batch again until it is acknowledged,
@@ -38,6 +43,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     failure_type = Failed
     progress: Progress
+    _engine: Engine | None = None  # once it was let go
 
     def __init__(
         self,
@@ -48,11 +54,10 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         pin_memory: bool,
         bar: ProgressBar | None = None,
     ) -> None:
-        self._engine: Engine | None = engine
+        self._engine = engine
         # Under this name, PyTorch's, programs look for the processes.
         self._workers = engine.workers.processes
-        self._take = engine.next
-        self._last_batch, self._acknowledge = engine.last_batch, engine.acknowledge
+        self._calls: _Calls | None = (engine.next, engine.last_batch, engine.acknowledge)
         self.progress = progress
         # What the next call returns, and progress.reached after it.
         self._step: tuple[Any, Any] | None = None
@@ -63,7 +68,8 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         self._length = length
         self._give_back = give_back
         self._unsure_of_pinning = pin_memory
-        self._ended: str | None = None
+        # Why, and in which thread, it was ended before its last batch.
+        self._ended: tuple[str, int] | None = None
 
     def __len__(self) -> int:
         return self._length()
@@ -82,9 +88,10 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
 
     def restart(self, position: Position, give_back: Callable[[Engine], None]) -> None:
         """Begins elsewhere, if it is unread."""
-        assert self._engine is not None
+        engine = self._engine
+        assert engine is not None
         self._step = None
-        self._engine.start_epoch(position)
+        engine.start_epoch(position)
         self.progress.restart(position)
         self._give_back = give_back
 
@@ -96,14 +103,36 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
             self._let_go()
 
     def _before_waiting(self) -> None:
-        if self._engine is not None:
-            self._engine.scheduler.require_consumer()
+        engine = self._engine
+        if engine is not None:
+            engine.scheduler.require_consumer()
 
     def _advance(self, first: list[Any] | None) -> None:
-        if self._engine is None:
-            if self._ended is not None:
-                raise errors.FailedPrecondition(self._ended)
-            raise StopIteration
+        engine, calls = self._engine, self._calls
+        try:
+            if engine is not None and calls is not None:
+                self._make_step(engine, calls, first)
+                return
+            if first and isinstance(first[0], BaseException):
+                raise first.pop()
+        except StopIteration:
+            raise
+        except BaseException as error:
+            rest_if_interpreter_exits()
+            if not self._is_overtaken(error):
+                raise
+        if self._ended is not None:
+            raise errors.FailedPrecondition(self._ended[0])
+        raise StopIteration
+
+    def _is_overtaken(self, error: BaseException) -> bool:
+        """Whether ``error`` was met because another thread has ended the iteration meanwhile. If this thread has, it
+        was a signal handler, and the error may be that handler's.
+        """
+        return isinstance(error, Exception) and self._ended is not None and self._ended[1] != threading.get_ident()
+
+    def _make_step(self, engine: Engine, calls: _Calls, first: list[Any] | None) -> None:
+        take, last_batch, acknowledge = calls
         if self._before_first is not None:
             self._before_first(self)
             self._before_first, self._source = None, self._source_of_rest
@@ -112,40 +141,43 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
             self._bar.show(progress.taken)
         try:
             if self._step is None:
-                batch, reached = self._take(first), progress.reached
+                batch, reached = take(first), progress.reached
                 if type(batch) is not Failed or batch.counts:
-                    reached = reached.after(self._engine.last()) if progress.detailed else self._last_batch() + 1
+                    reached = reached.after(engine.last()) if progress.detailed else last_batch() + 1
                 self._step = batch, reached
             if self._unsure_of_pinning:
-                self._check_pinning()
-            self._acknowledge()
+                self._check_pinning(engine)
+            acknowledge()
             if type(self._step[0]) is Failed:
-                self._engine.forget_failure()
+                engine.forget_failure()
         except StopIteration:
-            progress.finish(self._engine)
+            progress.finish(engine)
             self._let_go()
             raise
-        except BaseException:
-            rest_if_interpreter_exits()
-            raise
 
-    def _check_pinning(self) -> None:
+    def _check_pinning(self, engine: Engine) -> None:
         self._unsure_of_pinning = False
-        problem = self._engine.scheduler.pinning if self._engine is not None else ""
+        problem = engine.scheduler.pinning
         if problem:
             warn(f"pin_memory has no effect: {problem}")
 
-    def end(self, reason: str) -> None:
-        """Makes every further batch an error."""
-        if self._engine is not None:
-            self._ended = reason
-            self._let_go()
+    def end(self, reason: str, close: bool = False) -> None:
+        """Makes every further batch an error.
 
-    def _let_go(self) -> None:
-        engine, self._engine = self._engine, None
+        Args:
+            close: end the workers, too, rather than keep them for the next epoch: another thread may be taking a batch
+                from them.
+        """
+        if self._engine is not None:
+            self._ended = reason, threading.get_ident()
+            self._let_go(close)
+
+    def _let_go(self, close: bool = False) -> None:
+        engine = vars(self).pop("_engine", None)  # atomic: if several threads get here, one of them gives it back
         if engine is not None:
-            self._source = self._source_of_rest = None
-            del self._take, self._last_batch, self._acknowledge
+            self._source = self._source_of_rest = self._calls = None
+            if close:
+                engine.close()
             self._give_back(engine)
             if self._bar is not None:
                 self._bar.close(self.progress.taken)
