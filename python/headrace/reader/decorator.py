@@ -264,13 +264,18 @@ class _Readers:
             yield from reader()
 
 
+def _as_it_is(sample: Any) -> Any:
+    """A ``collate_fn``, whose results arrive unchanged; the samples of a loader without one are converted."""
+    return sample
+
+
 def multiprocess_reader(
     readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000
 ) -> Callable[[], Iterator[Any]]:
     """A reader of the samples of all ``readers``, one of each in turn; a separate process runs each reader.
 
-    Samples come through shared memory, see :class:`headrace.DataLoader`: arrays are not pickled. An exception of a
-    reader is raised in place of its sample.
+    Samples arrive as they are, through shared memory, see :class:`headrace.DataLoader`: arrays are not pickled. An
+    exception of a reader is raised in place of its sample.
 
     Args:
         use_pipe: makes no difference.
@@ -289,9 +294,9 @@ def multiprocess_reader(
             _Readers(readers),
             batch_size=None,
             num_workers=len(readers),
+            collate_fn=_as_it_is,
             iterable_sharding="dataset",
             prefetch_factor=min(max(queue_size, len(readers)), _MOST_AHEAD),
-            to="numpy",
         )
         try:
             yield from loader

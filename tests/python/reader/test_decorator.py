@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import itertools
 import os
 import random
@@ -12,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -347,6 +349,47 @@ def test_processes_read_several_readers_at_once() -> None:
     processes = {int(pid) for _, _, pid in samples}
     assert len(processes) == 3
     assert os.getpid() not in processes
+
+
+class Pair(NamedTuple):
+    x: int
+    y: Any
+
+
+@dataclasses.dataclass
+class Labelled:
+    image: Any
+    label: int
+
+
+SHARED = np.arange(4.0)
+SAMPLES: list[Any] = [
+    *(1, True, None, 2.5, 1 + 2j, "text", b"bytes", bytearray(b"b"), 10**30, range(3)),
+    *((), [], {}, (1, 2), [1, 2], ((1,), [2, (3,)]), {"a": (1,), 2: [3]}, {1, 2}, frozenset([1])),
+    *(Pair(1, [2]), Labelled(SHARED, 2), collections.OrderedDict(a=(1,)), collections.Counter("aab")),
+    *(np.float32(3), np.int64(4), np.str_("s"), np.array(5), np.zeros((0, 3)), np.array(["a", "bc"])),
+    *(np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.arange(3)[::-1], np.zeros(2, "i4,f4")),
+    *((SHARED, 7), [SHARED, "x"], (SHARED, SHARED[1:]), {"image": SHARED, "label": (3,)}, (Pair(SHARED, 1),)),
+]
+
+
+def test_processes_give_samples_as_their_readers_do() -> None:
+    def forwards() -> Iterator[Any]:
+        return iter(SAMPLES)
+
+    def backwards() -> Iterator[Any]:
+        return reversed(SAMPLES)
+
+    turns = [sample for pair in zip(SAMPLES, reversed(SAMPLES)) for sample in pair]
+    for made, wanted in (
+        (reader.multiprocess_reader([forwards]), forwards),
+        (reader.multiprocess_reader([forwards, backwards]), lambda: iter(turns)),
+        (reader.compose(reader.multiprocess_reader([forwards]), forwards), reader.compose(forwards, forwards)),
+        (reader.batch(reader.multiprocess_reader([forwards]), 4), reader.batch(forwards, 4)),
+    ):
+        got, expected = list(made()), list(wanted())
+        assert [type(sample) for sample in got] == [type(sample) for sample in expected]
+        assert [repr(sample) for sample in got] == [repr(sample) for sample in expected]
 
 
 def test_processes_pass_on_errors_and_may_be_left() -> None:
