@@ -113,6 +113,10 @@ class MappedArenas {
   std::map<File, std::weak_ptr<Arena>> arenas_ HR_GUARDED_BY(mutex_);
 };
 
+std::string SizeInWords(size_t bytes) {
+  return bytes < size_t{1} << 20 ? StrCat(bytes, " bytes") : StrCat(bytes >> 20, " MiB");
+}
+
 }  // namespace
 
 const char* NameOf(ClaimKind kind) {
@@ -137,10 +141,10 @@ std::string LimitHint(size_t slot_bytes) {
   }
   std::string hint;
   if (rlimit limit{}; getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    hint = StrCat(limit.rlim_cur >> 20, " MiB of address space (RLIMIT_AS, ulimit -v)");
+    hint = StrCat(SizeInWords(limit.rlim_cur), " of address space (RLIMIT_AS, ulimit -v)");
   }
   if (const size_t largest = LargestFile(); largest != SIZE_MAX) {
-    hint += StrCat(hint.empty() ? "" : ", or that of ", largest >> 20, " MiB for a file (RLIMIT_FSIZE, ulimit -f)");
+    hint += StrCat(hint.empty() ? "" : ", or that of ", SizeInWords(largest), " for a file (RLIMIT_FSIZE, ulimit -f)");
   }
   return hint.empty() ? hint : StrCat(". The limit of ", hint, " leaves no more: raise it, or make smaller batches");
 }

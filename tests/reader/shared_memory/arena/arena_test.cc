@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "framework/errors.h"
 #include "gtest/gtest.h"
@@ -262,13 +263,18 @@ TEST(ArenaTest, ALimitOnFilesGivesSmallerSlotsAndIsNamed) {
     const size_t bytes = 8 * Arena::Create(Options(8, size_t{4} << 30))->slot_bytes();
     if (bytes > kLimit || bytes < kLimit / 2) _exit(3);
     if (LimitHint(1 << 20).find("100 MiB for a file (RLIMIT_FSIZE, ulimit -f)") == std::string::npos) _exit(4);
-    Limit(RLIMIT_FSIZE, size_t{1} << 20);
-    try {
-      Arena::Create(Options(8, size_t{4} << 30));
-    } catch (const ResourceExhausted& error) {
-      _exit(error.message().find("File too large. The limit of 1 MiB for a file") != std::string::npos ? 0 : 5);
+    for (const auto& [limit, words] : {std::pair(size_t{1} << 20, "1 MiB"), std::pair(size_t{4096}, "4096 bytes")}) {
+      Limit(RLIMIT_FSIZE, limit);
+      try {
+        Arena::Create(Options(8, size_t{4} << 30));
+        _exit(5);
+      } catch (const ResourceExhausted& error) {
+        if (error.message().find(StrCat("File too large. The limit of ", words, " for a file")) == std::string::npos) {
+          _exit(6);
+        }
+      }
     }
-    _exit(6);
+    _exit(0);
   });
   ExpectSuccess(&child);
 }
