@@ -398,7 +398,8 @@ class DataLoader(Generic[Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration resume with the batch after those that ``state`` counts.
 
-        An iteration in progress ends: its next call of ``next`` raises an error. A rejected state changes nothing.
+        An iteration in progress ends, and its workers with it: its next call of ``next`` raises an error. A rejected
+        state changes nothing.
 
         Raises:
             TypeError: ``state`` is not a loader's state, or one of its values has the wrong type.

@@ -21,7 +21,7 @@ class Batches(BatchIterator):
         return progress.taken - progress.begin.batch - len(progress.begin.skip)
 
     def _shutdown_workers(self) -> None:
-        self.end("the iteration was ended by _shutdown_workers()", close=True)
+        self.end("the iteration was ended by _shutdown_workers()")
 
 
 class CheckedBatches(Batches):

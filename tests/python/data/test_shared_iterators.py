@@ -289,6 +289,29 @@ def test_a_batch_that_is_on_its_way_during_a_shutdown_arrives() -> None:
     assert got == [Reached, SHUT_DOWN]
 
 
+@pytest.mark.timeout(120)
+def test_a_thread_that_a_loaded_state_overtakes_takes_no_batch_of_the_next_iteration() -> None:
+    loader = DataLoader(Slow(200), 2, num_workers=2, persistent_workers=True)
+    beginning = loader.state_dict()
+    ends: list[str] = []
+
+    def iterate(batches: Iterator[Any]) -> None:
+        try:
+            collections.deque(batches, 0)
+        except errors.FailedPrecondition as error:
+            ends.append(str(error))
+
+    for _ in range(12):
+        batches = iter(loader)
+        next(batches)
+        thread = threading.Thread(target=iterate, args=(batches,))
+        thread.start()
+        loader.load_state_dict(beginning)
+        assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 200, 2)]
+        thread.join()
+    assert set(ends) <= {"another state was loaded during the iteration; start a new iteration"}
+
+
 class TooLate(Exception):
     pass
 

@@ -233,20 +233,18 @@ class Epochs:
         engine = self.latest.engine if self.latest is not None else None
         return engine if engine is not None and engine.is_mine() else None
 
-    def end_running(self, reason: str, feed_reason: str | None = None, close: bool = False) -> None:
+    def end_running(self, reason: str, feed_reason: str | None = None) -> None:
         for running in self.running:
             if isinstance(running, Feed):
                 running.stop(feed_reason or reason)
             else:
-                running.end(reason, close)
+                running.end(reason)
         self.running.clear()
 
     def close(self) -> None:
         """Ends the workers."""
         self.end_running(
-            "the loader was shut down during the iteration",
-            "the loader was shut down while it fed the queue",
-            close=True,
+            "the loader was shut down during the iteration", "the loader was shut down while it fed the queue"
         )
         self.idle.close()
         if self.latest is not None:

@@ -161,16 +161,13 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
         if problem:
             warn(f"pin_memory has no effect: {problem}")
 
-    def end(self, reason: str, close: bool = False) -> None:
-        """Makes every further batch an error.
-
-        Args:
-            close: end the workers, too, rather than keep them for the next epoch: another thread may be taking a batch
-                from them.
+    def end(self, reason: str) -> None:
+        """Makes every further batch an error, and ends the workers: another thread may be about to take a batch of
+        theirs, which no other epoch must miss.
         """
         if self._engine is not None:
             self._ended = reason, threading.get_ident()
-            self._let_go(close)
+            self._let_go(close=True)
 
     def _let_go(self, close: bool = False) -> None:
         engine = vars(self).pop("_engine", None)  # atomic: if several threads get here, one of them gives it back
