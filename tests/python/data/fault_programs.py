@@ -696,13 +696,7 @@ def bursts(workers: int, count: int) -> None:
     """All workers of a slow stream are killed at once, each time while elements are being made."""
     warnings.simplefilter("ignore", RuntimeWarning)
     read_end, write_end = os.pipe()
-    loader = DataLoader(
-        SlowStream(12, write_end),
-        batch_size=2,
-        num_workers=workers,
-        multiprocessing_context="fork",
-        max_deaths_per_sample=2,
-    )
+    loader = DataLoader(SlowStream(12, write_end), batch_size=2, num_workers=workers, multiprocessing_context="fork")
 
     def kill_all() -> None:
         main = os.getpid()

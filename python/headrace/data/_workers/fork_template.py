@@ -125,13 +125,13 @@ class Template:
 
     def close(self) -> None:
         """Ends the template. Idempotent."""
-        self._socket.close()
         with contextlib.suppress(ValueError):  # closed already
             self._process.kill()
             # `join` would wait for its sentinel, which workers that were forked from it keep open.
             with contextlib.suppress(ProcessLookupError), _pidfd(self._process.pid) as ended:
                 multiprocessing.connection.wait([ended], 5)
             close(self._process)
+        self._socket.close()  # after the kill: one that is about to say that it is there must not print an error
 
 
 class _FromTemplate(multiprocessing.context.ForkProcess):
