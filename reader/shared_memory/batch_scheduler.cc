@@ -10,6 +10,7 @@
 #include "framework/errors.h"
 #include "framework/spin_pause.h"
 #include "reader/shared_memory/arena/process_id.h"
+#include "reader/shared_memory/batches/forked_children.h"
 #include "reader/shared_memory/waiting/futex.h"
 
 namespace headrace::shared_memory {
@@ -47,13 +48,20 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       producers_(control_),
       batches_(options_, std::move(plan), *arena_, producers_, trace_),
       repair_(batches_, producers_, *arena_, options.pin_memory),
-      held_facts_(options.arena.trace_events == 0 ? 0 : options.arena.slot_count) {
+      held_facts_(options.arena.trace_events == 0 ? 0 : options.arena.slot_count),
+      taken_(arena_->slot_count()) {
   SetProducers(options.producers);
 }
 
 BatchScheduler::~BatchScheduler() {
-  if (InOwner()) {
-    Shutdown();
+  if (!InOwner()) {
+    return;
+  }
+  Shutdown();
+  const OwnerLock lock(*this);
+  for (const uint32_t slot : read_by_children_) {
+    ForkedChildren::Instance().NoteFreed(taken_[slot]);
+    arena_->KeepAtEnd(slot);
   }
 }
 
@@ -68,6 +76,7 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
     batches_.StartEpoch(start);
     consumer_batch_ = start.first_batch;
     sleep_.Wake();
+    FreeUnread();
     idle = batches_.slots().TakeIdle();
   }
   GiveBack(idle);
@@ -336,6 +345,7 @@ ReadyBatch BatchScheduler::HandOut(OpenBatch& batch) {
   if (batch.has_slot) {
     batches_.CloseClaims(batch);  // a collation that was not needed
     batches_.slots().Hold();
+    taken_[batch.slot] = ForkedChildren::Instance().NoteTaken();
     ready.slot = arena_->slot_data(batch.slot);
     // Slots that a device still reads come back by themselves.
     const size_t held = batches_.slots().held();
@@ -431,9 +441,8 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   std::vector<uint32_t> unused;
   {
     const OwnerLock lock(*this);
-    for (const uint32_t slot : slots) {
-      batches_.slots().Free(slot, true);
-    }
+    read_by_children_.insert(read_by_children_.end(), slots.begin(), slots.end());
+    FreeUnread();
     if (!batches_.stopped()) {
       batches_.Open();
       return;
@@ -441,6 +450,18 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
     unused = batches_.slots().TakeFree();
   }
   GiveBack(unused);
+}
+
+void BatchScheduler::FreeUnread() {
+  std::erase_if(read_by_children_, [&](uint32_t slot) {
+    ForkedChildren& children = ForkedChildren::Instance();
+    if (children.MayRead(taken_[slot])) {
+      return false;
+    }
+    children.NoteFreed(taken_[slot]);
+    batches_.slots().Free(slot, true);
+    return true;
+  });
 }
 
 bool BatchScheduler::FreeEnded(bool urgent) {
@@ -464,6 +485,7 @@ void BatchScheduler::Shutdown() {
     }
     repair_.NoteDeaths();
     batches_.slots().FreeDrained();
+    FreeUnread();
     unused = batches_.slots().TakeFree();
   }
   GiveBack(unused);
@@ -491,7 +513,7 @@ SchedulerStats BatchScheduler::stats() const {
   stats.prefetch = batches_.depth();
   stats.open_batches = static_cast<uint32_t>(batches_.batches().size());
   stats.ready_batches = batches_.CountReady();
-  stats.held_slots = batches_.slots().held();
+  stats.held_slots = batches_.slots().held() - static_cast<uint32_t>(read_by_children_.size());
   stats.slots_used = batches_.slots().with_memory();
   stats.resident_bytes = arena_->ResidentBytes();
   stats.pinned_bytes = memory_.pinned_bytes();

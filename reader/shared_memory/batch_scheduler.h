@@ -19,7 +19,9 @@
 // `mutex_` guards all members that change; it is held for microseconds, never while waiting or calling out. The shared
 // memory is written under the rules of slot.h. After a fork the object is the parent's: in the child every method
 // throws FailedPrecondition before it touches anything (OwnerLock); dropping it there, or a batch of it, does nothing.
-// Lifetime: batches keep the scheduler and its mapping alive; Shutdown ends the producers before that.
+// The batches that the consumer held at the fork keep their contents for the child: their slots are not used again
+// while it lives (forked_children.h). Lifetime: batches keep the scheduler and its mapping alive; Shutdown ends the
+// producers before that.
 #pragma once
 
 #include <sys/types.h>
@@ -217,8 +219,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t NoteHandOut(const OpenBatch& batch, const ReadyBatch& ready) HR_REQUIRES(mutex_);
 
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
-  // Frees slots that the consumer had and that no device reads any more.
+  // Frees slots that the consumer had and that no device reads any more, once no forked child may read them.
   void FreeHeld(std::span<const uint32_t> slots) HR_EXCLUDES(mutex_);
+  // Frees the slots whose forked children have ended.
+  void FreeUnread() HR_REQUIRES(mutex_);
   // Frees the slots that devices have finished with (DeviceFence::TakeEnded); returns whether others remain.
   bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
   // Returns the memory of free slots, which the caller has taken out of the pool, to the system.
@@ -244,9 +248,12 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ArenaRepair repair_ HR_GUARDED_BY(mutex_);
   uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
-  uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock
-  uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;  // of the shared state, by the coarse clock
-  std::vector<BatchFacts> held_facts_;                // by slot, if there is a trace; the elements under mutex_
+  uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;    // for deaths, by the coarse clock
+  uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;   // of the shared state, by the coarse clock
+  std::vector<BatchFacts> held_facts_;                 // by slot, if there is a trace; the elements under mutex_
+  std::vector<uint64_t> taken_ HR_GUARDED_BY(mutex_);  // by slot: of ForkedChildren, when the consumer got it
+  // What the consumer has let go of, but forked children may read.
+  std::vector<uint32_t> read_by_children_ HR_GUARDED_BY(mutex_);
   SchedulerStats stats_ HR_GUARDED_BY(mutex_);
 };
 

@@ -243,8 +243,11 @@ bool Arena::Map(size_t bytes) {
 Arena::~Arena() {
   if (base_ != nullptr && creator_ == ProcessId()) {
     // The slots only: producers must still be able to read that they are to stop.
-    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slots_offset_),
-              static_cast<off_t>(bytes_ - slots_offset_));
+    for (uint32_t index = 0; index < slot_count_; ++index) {
+      if (std::find(kept_.begin(), kept_.end(), index) == kept_.end()) {
+        Release(index, 0);
+      }
+    }
   }
   if (base_ != nullptr) {
     munmap(base_, bytes_);

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "framework/export.h"
 #include "reader/shared_memory/arena/control_block.h"
@@ -58,8 +59,8 @@ class HEADRACE_API Arena {
   // if it cannot be mapped.
   static std::shared_ptr<Arena> Attach(int fd);
 
-  // In the process that created it, releases the memory of all slots, because processes that inherited the mapping
-  // through a fork may live on.
+  // In the process that created it, releases the memory of all slots but those to keep, because processes that
+  // inherited the mapping through a fork may live on.
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -83,6 +84,8 @@ class HEADRACE_API Arena {
   // Returns the memory of a slot from `begin` on, to `end` or to its end, to the system: whole pages only. Nobody may
   // be using it.
   void Release(uint32_t index, size_t begin, size_t end = SIZE_MAX);
+  // A process that inherited the mapping reads the slot: its memory outlives the arena, until nobody maps it.
+  void KeepAtEnd(uint32_t index) { kept_.push_back(index); }
 
  private:
   Arena() = default;
@@ -98,6 +101,7 @@ class HEADRACE_API Arena {
   size_t slot_bytes_ = 0;
   uint32_t slot_count_ = 0;
   uint32_t trace_events_ = 0;
+  std::vector<uint32_t> kept_;
 };
 
 }  // namespace headrace::shared_memory
