@@ -441,8 +441,13 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   std::vector<uint32_t> unused;
   {
     const OwnerLock lock(*this);
-    read_by_children_.insert(read_by_children_.end(), slots.begin(), slots.end());
-    FreeUnread();
+    bool kept = false;
+    for (const uint32_t slot : slots) {
+      kept |= !FreeOrKeep(slot);
+    }
+    if (kept) {
+      FreeUnread();  // a look costs system calls, so there is one only where another slot would be taken into use
+    }
     if (!batches_.stopped()) {
       batches_.Open();
       return;
@@ -452,16 +457,21 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   GiveBack(unused);
 }
 
+bool BatchScheduler::FreeOrKeep(uint32_t slot) {
+  ForkedChildren& children = ForkedChildren::Instance();
+  if (children.MayRead(taken_[slot])) {
+    read_by_children_.push_back(slot);
+    return false;
+  }
+  children.NoteFreed(taken_[slot]);
+  batches_.slots().Free(slot, true);
+  return true;
+}
+
 void BatchScheduler::FreeUnread() {
-  std::erase_if(read_by_children_, [&](uint32_t slot) {
-    ForkedChildren& children = ForkedChildren::Instance();
-    if (children.MayRead(taken_[slot])) {
-      return false;
-    }
-    children.NoteFreed(taken_[slot]);
-    batches_.slots().Free(slot, true);
-    return true;
-  });
+  for (const uint32_t slot : std::exchange(read_by_children_, {})) {
+    FreeOrKeep(slot);
+  }
 }
 
 bool BatchScheduler::FreeEnded(bool urgent) {

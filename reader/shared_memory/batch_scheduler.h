@@ -221,7 +221,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
   // Frees slots that the consumer had and that no device reads any more, once no forked child may read them.
   void FreeHeld(std::span<const uint32_t> slots) HR_EXCLUDES(mutex_);
-  // Frees the slots whose forked children have ended.
+  // Frees a slot that the consumer had, or keeps it while a forked child may read it; whether it is free.
+  bool FreeOrKeep(uint32_t slot) HR_REQUIRES(mutex_);
+  // Frees those kept whose children have ended.
   void FreeUnread() HR_REQUIRES(mutex_);
   // Frees the slots that devices have finished with (DeviceFence::TakeEnded); returns whether others remain.
   bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
