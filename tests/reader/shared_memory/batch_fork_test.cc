@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -59,7 +61,7 @@ class ForkedChildTest : public ::testing::Test {
   ForkedChildTest() { scheduler_->StartEpoch(0); }
 
   ReadyBatch Next() {
-    MakeAll(producer_);
+    MakeAll(*producer_);
     EXPECT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
     return scheduler_->Take();
   }
@@ -73,7 +75,7 @@ class ForkedChildTest : public ::testing::Test {
   }
 
   std::shared_ptr<BatchScheduler> scheduler_ = BatchScheduler::Create(SmallOptions(1000, 4));
-  BatchProducer producer_{scheduler_->arena(), 0, scheduler_->completion_fd()};
+  std::optional<BatchProducer> producer_{std::in_place, scheduler_->arena(), 0U, scheduler_->completion_fd()};
 };
 
 TEST_F(ForkedChildTest, AChildKeepsWhatWasHeldAtTheForkUntilItEnds) {
@@ -134,9 +136,10 @@ TEST_F(ForkedChildTest, AChildKeepsWhatItHasWhenTheParentHasNothingLeft) {
   ReadyBatch batch = Next();
   WaitingChild child([&] { return HasSamples(batch, Range(0, 4)); });
   batch = ReadyBatch();
-  const std::weak_ptr<BatchScheduler> scheduler = scheduler_;
+  const std::weak_ptr<Arena> arena = scheduler_->arena();
+  producer_.reset();
   scheduler_.reset();
-  ASSERT_TRUE(scheduler.expired());
+  ASSERT_TRUE(arena.expired());
   EXPECT_TRUE(child.Holds());
 }
 
