@@ -225,43 +225,65 @@ def is_taking(frame: types.FrameType | None) -> bool:
     return False
 
 
+class Alarm:
+    """Interrupts a call of :func:`take` at a random moment after :meth:`set`, and no other code, however late it comes.
+
+    Attributes:
+        strikes: how many times it has.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self.chance = random.Random(1)
+        self.strikes = 0
+
+    def __enter__(self) -> Alarm:
+        self._before = signal.signal(signal.SIGALRM, self._strike)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+        signal.signal(signal.SIGALRM, self._before)
+
+    def set(self, shortest: float, longest: float) -> None:
+        self._is_set = True
+        signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(shortest, longest))
+
+    def cancel(self) -> None:
+        self._is_set = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _strike(self, number: int, frame: types.FrameType | None) -> None:
+        if is_taking(frame):
+            self.strikes += 1
+            raise KeyboardInterrupt
+        if self._is_set:
+            self.set(1e-5, 3e-4)
+
+
 @pytest.mark.parametrize(
     "name", ["in this process", "two workers", "threads", "a collate_fn", "a common stream", "a progress bar"]
 )
 def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
     expected = list(LOADERS[name]())
     loader = LOADERS[name]()
-    chance = random.Random(1)
-    strikes = 0
-
-    def strike(number: int, frame: types.FrameType | None) -> None:
-        nonlocal strikes
-        if is_taking(frame):
-            strikes += 1
-            raise KeyboardInterrupt
-        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
-
-    before = signal.signal(signal.SIGALRM, strike)
-    try:
-        while strikes < 200:
+    with Alarm() as alarm:
+        while alarm.strikes < 200:
             iterator = iter(loader)
             got: list[Any] = []
             ended = False
             while not ended:
                 count = len(got)
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3))
+                alarm.set(1e-5, 1e-3)
                 try:
                     take(iterator, got)
                     ended = len(got) == count
                 except KeyboardInterrupt:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    alarm.cancel()
                     assert loader.state_dict()["batch"] in (len(got), 0)
                 finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    alarm.cancel()
             assert same(got, expected)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert tqdm_is_unlocked()
 
 
@@ -306,31 +328,23 @@ def test_an_interrupt_while_dead_workers_are_replaced_loses_nothing() -> None:
     loader = DataLoader(Ints(12), 2, num_workers=2)
     expected = [[i, i + 1] for i in range(0, 12, 2)]
     assert [batch.tolist() for batch in loader] == expected
-    chance = random.Random(1)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    strikes = 0
-    try:
-        while strikes < 15:
+    with Alarm() as alarm:
+        while alarm.strikes < 15:
             for process in loader._epochs.latest_engine().workers.processes:  # type: ignore[union-attr]
                 process.kill()
                 process.join()
             iterator = iter(loader)
             got: list[Any] = []
-            while True:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 0.02))
-                before_this = len(got)
+            ended = False
+            while not ended:
+                count = len(got)
+                alarm.set(1e-4, 0.02)
                 try:
-                    # Without a step of this program between the iterator and the list, at which a batch could be lost.
-                    got.extend(itertools.islice(iterator, 1))
-                    if len(got) == before_this:
-                        break
+                    take(iterator, got)
+                    ended = len(got) == count
                 except KeyboardInterrupt:
-                    strikes += 1
+                    pass
                 finally:
-                    with contextlib.suppress(KeyboardInterrupt):
-                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    alarm.cancel()
             assert [batch.tolist() for batch in got] == expected
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert len(multiprocessing.active_children()) == 2

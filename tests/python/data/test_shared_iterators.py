@@ -111,7 +111,6 @@ class AgainStream(IterableDataset[Any]):
         yield next(self.batches)[0]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "workers": "thread"}], ids=["none", "thread"])
 def test_a_dataset_that_calls_next_on_its_own_iterator_gets_an_error(workers: dict[str, Any]) -> None:
     dataset = Again(9)
@@ -122,7 +121,6 @@ def test_a_dataset_that_calls_next_on_its_own_iterator_gets_an_error(workers: di
     assert [batch.tolist() for batch in batches] == [[6, 7], [8]]  # as after any other error of a sample
 
 
-@pytest.mark.timeout(60)
 def test_a_stream_a_collate_fn_and_a_sampler_that_do_so_get_one_too() -> None:
     stream = AgainStream()
     stream.batches = batches = iter(DataLoader(stream, 3))
@@ -148,7 +146,6 @@ def test_a_stream_a_collate_fn_and_a_sampler_that_do_so_get_one_too() -> None:
     holder.clear()
 
 
-@pytest.mark.timeout(60)
 def test_a_signal_handler_may_not_take_a_batch_from_under_a_next_that_it_interrupts() -> None:
     caught: list[BaseException] = []
 
@@ -175,7 +172,6 @@ def test_a_signal_handler_may_not_take_a_batch_from_under_a_next_that_it_interru
     assert "signal handler" in str(caught[0])
 
 
-@pytest.mark.timeout(60)
 def test_a_thread_that_waits_for_its_turn_can_be_interrupted() -> None:
     release = threading.Event()
 
@@ -190,8 +186,8 @@ def test_a_thread_that_waits_for_its_turn_can_be_interrupted() -> None:
     other.start()
     while batches._engine is None or not batches._engine._serving.locked():
         time.sleep(0.001)
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         next(batches)
     release.set()
     other.join()
@@ -207,7 +203,6 @@ class Stream(IterableDataset[Any]):
 SHUT_DOWN = "the loader was shut down during the iteration"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -266,7 +261,6 @@ class OfReached(Ints):
         return Reached()
 
 
-@pytest.mark.timeout(60)
 def test_a_batch_that_is_on_its_way_during_a_shutdown_arrives() -> None:
     loader: DataLoader[Any] = DataLoader(OfReached(8), None, num_workers=1, in_order=False)
     batches = iter(loader)
@@ -289,7 +283,6 @@ def test_a_batch_that_is_on_its_way_during_a_shutdown_arrives() -> None:
     assert got == [Reached, SHUT_DOWN]
 
 
-@pytest.mark.timeout(120)
 def test_a_thread_that_a_loaded_state_overtakes_takes_no_batch_of_the_next_iteration() -> None:
     loader = DataLoader(Slow(200), 2, num_workers=2, persistent_workers=True)
     beginning = loader.state_dict()
@@ -322,7 +315,6 @@ class EndlesslySlow(Ints):
         return index
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("raised", [TooLate, KeyboardInterrupt])
 def test_a_signal_handler_that_shuts_the_loader_down_may_raise_an_error_of_its_own(
@@ -337,8 +329,8 @@ def test_a_signal_handler_that_shuts_the_loader_down_may_raise_an_error_of_its_o
     next(batches)
     before = signal.signal(signal.SIGALRM, handle)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(raised):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
             list(batches)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -133,8 +133,8 @@ def test_an_endless_loop_ends_with_ctrl_c(exe: fluid.Executor) -> None:
     with layers.While(cond).block():
         layers.greater_equal(i, i, cond=cond)
     timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         exe.run()
     timer.join()
 

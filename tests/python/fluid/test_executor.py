@@ -261,7 +261,7 @@ def test_a_program_that_is_being_prepared_holds_up_no_other(
     def slowly(executor: Any, desc: Any, scope: Any) -> Any:
         if desc is slow.desc:
             begun.set()
-            assert may_end.wait(30)
+            assert may_end.wait(100)
         return prepare(executor, desc, scope)
 
     monkeypatch.setattr(core, "PreparedProgram", slowly)
@@ -270,7 +270,7 @@ def test_a_program_that_is_being_prepared_holds_up_no_other(
     thread = threading.Thread(target=lambda: exe.run(slow, scope=scope))
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(100)
         exe.run(quick, scope=scope)
     finally:
         may_end.set()
@@ -345,8 +345,8 @@ def test_ctrl_c_ends_a_program_that_waits_for_data(exe: fluid.Executor, double_b
     exe.run(fluid.default_startup_program())
     queue = reader.queue
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         exe.run(fetch_list=[out])
     timer.join()
     queue.push(number(3))
@@ -363,8 +363,8 @@ def test_ctrl_c_ends_a_program_between_operators(exe: fluid.Executor) -> None:
         out = layers.scale(layers.matmul(out, x), 1.0 / size)
     layers.assign(layers.reshape(layers.reduce_sum(out), [1]) * 0.0 + 1.0, done)
     exe.run(fluid.default_startup_program())
-    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         for _ in range(100):
             exe.run(feed={"x": np.ones((size, size), np.float32)})
             fluid.global_scope().find_var("done").get_tensor().set(np.zeros(1, np.float32))

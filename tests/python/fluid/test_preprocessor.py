@@ -86,8 +86,8 @@ def test_a_loop_without_end_is_interrupted_and_reset(exe: fluid.Executor, buffer
     for _ in range(2):
         reader.start()
         timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             exe.run(fetch_list=outs)
         timer.join()
         reader.reset()

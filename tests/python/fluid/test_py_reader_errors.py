@@ -379,17 +379,26 @@ def test_another_thread_may_reset_a_reader_that_is_waited_for(exe: fluid.Executo
     reader, out = number_reader()
     exe.run(fluid.default_startup_program())
     assert reader.queue.size() == 0
-    timer = threading.Timer(0.1, reader.reset)
-    timer.start()
-    with pytest.raises(core.EOFException):
-        exe.run(fetch_list=[out])
-    timer.join()
+    ended = threading.Event()
+
+    def reset() -> None:
+        while not ended.wait(0.1):  # one wakes who waits; who has not waited yet, waits after it
+            reader.reset()
+
+    thread = threading.Thread(target=reset)
+    thread.start()
+    try:
+        with pytest.raises(core.EOFException):
+            exe.run(fetch_list=[out])
+    finally:
+        ended.set()
+        thread.join()
 
 
 def is_refused_in_a_child(function: Callable[[], object]) -> bool:
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(100)
         try:
             function()
         except errors.FailedPrecondition as error:
@@ -422,7 +431,7 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
         def number(i): return [np.full((1, 1), i, np.float32)]
     """
     source = textwrap.dedent(prelude) + textwrap.dedent(script)
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=250, check=False)
 
 
 ENDINGS: dict[str, str] = {
@@ -493,7 +502,7 @@ def test_ctrl_c_while_training_ends_the_process() -> None:
         import os, signal
         def slow():
             yield number(0)
-            time.sleep(1)
+            time.sleep(30)
             yield number(1)
         reader.decorate_batch_generator(slow)
         reader.start()
