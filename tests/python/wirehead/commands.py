@@ -72,7 +72,7 @@ class Command:
     def __exit__(self, *exception: object) -> None:
         self.process.terminate()
         try:
-            self.process.wait(30)
+            self.process.wait(100)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

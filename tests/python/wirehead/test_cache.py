@@ -6,8 +6,8 @@ import contextlib
 import json
 import re
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,8 @@ def test_two_managers_swap_once(cache: Cache) -> None:
 
 
 def test_managers_take_turns(config: dict[str, Any]) -> None:
-    cache = Cache({**config, "LEASE": 0.6})
+    clock = [1000.0]
+    cache = Cache(config, clock=lambda: clock[0])
     first, second = GenerationManager(cache), GenerationManager(cache)
     first.step()
     second.step()
@@ -160,11 +161,11 @@ def test_managers_take_turns(config: dict[str, Any]) -> None:
     first.close()
     while not second.leads:
         second.step()
-        time.sleep(0.02)
+        clock[0] += 1
     third = GenerationManager(cache)
     while not third.leads:  # the second one says nothing any more
         third.step()
-        time.sleep(0.02)
+        clock[0] += 1
     second.step()
     cache.close()
 
@@ -191,13 +192,19 @@ def test_waiting_for_data_is_said(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Generator(numbered(0, 3), config).run()
-    monkeypatch.setattr("headrace.wirehead._protocol.cache._FIRST_WORD", 0.2)
-    monkeypatch.setattr("headrace.wirehead._protocol.cache._NEXT_WORD", 0.5)
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(
+        "headrace.wirehead._protocol.cache.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    )
     with pytest.raises(TimeoutError):
-        MongoheadDataset(config, timeout=1.5)
+        MongoheadDataset(config, timeout=80.5)
     said = [message for message in caplog.messages if message.startswith("no data yet")]
-    assert 2 <= len(said) <= 3
-    assert re.search(r"the first generation of .*test.* has 3 of 5 samples; waiting up to 1\.5 s$", said[0])
+    assert len(said) == 2  # after 5 seconds and after 65
+    assert re.search(r"the first generation of .*test.* has 3 of 5 samples; waiting up to 80\.5 s$", said[0])
 
 
 def test_settings_must_agree(config: dict[str, Any], tmp_path: Path) -> None:

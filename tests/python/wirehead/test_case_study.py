@@ -46,7 +46,7 @@ def test_training_from_the_cache(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert result.returncode == 0, result.stderr
     pattern = r"(.*): (\d+) steps in [\d.]+ s, waited for data (\d+)% of the time, loss ([\d.]+) -> ([\d.]+)"

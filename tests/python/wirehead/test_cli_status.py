@@ -192,7 +192,7 @@ def test_thrown_away_samples_are_counted(folder: Path) -> None:
             manage.until("sample 3 of generation 1 is discarded: 1 of 1 chunks are missing")
             with contextlib.closing(Writer(cache)) as again:
                 assert again.put((99, 0)) == (1, 3)
-            assert manage.process.wait(60) == 0
+            assert manage.process.wait(100) == 0
             assert manage.until(r"SWAP!.* so far: (.*) Documents deleted: (.*) G") == [("30", "1")]
         assert [int(number) for number, _ in stored(cache, 1)] == [*range(3), 99, *range(4, 30)]
         assert "deleted     1\n" in str(status_of(cache))

@@ -194,13 +194,15 @@ def test_a_new_primary_shows_nothing_older_than_what_was_seen(
 ) -> None:
     store = opened(stub.uri)
     store._has_sessions = has_sessions
-    missed = 0
-    stub.lag = 0.8
+    missed = False
+    stub.lag = 0.8 if has_sessions else 5.0  # time in which there is something to miss
     for number in range(4):
         assert store.insert("swaps", f"{number:012d}", {})
         stub.disturb("step_down")
-        missed += len(store.scan("swaps")) < number + 1
-    assert (missed == 0) == has_sessions  # without, there was something to see
+        missed = len(store.scan("swaps")) < number + 1
+        if missed:
+            break
+    assert missed != has_sessions
     store.close()
 
 
@@ -220,10 +222,11 @@ def test_closing_does_not_wait_for_a_set_that_has_gone(stub: ReplicaSet) -> None
     store = opened(stub.uri)
     assert store.insert("swaps", "a", {})
     stub.close()
-    time.sleep(0.8)  # until the client has noticed
+    while store._has_server():
+        time.sleep(0.01)
     start = time.monotonic()
     store.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 8  # a second, on an idle machine
 
 
 def test_stores_of_a_set_are_mongo_stores(stub: ReplicaSet) -> None:

@@ -204,7 +204,7 @@ def test_a_second_signal_does_not_wait_for_a_sample(
     goes_on.set()
     for thread in threading.enumerate():
         if thread.name == "headrace-wirehead-storing":
-            thread.join(60)
+            thread.join(100)
 
 
 class Broken(Exception):

@@ -497,9 +497,9 @@ def test_what_is_cleaned_while_somebody_writes_is_gone_for_both(keys: dict[str, 
 
         thread = threading.Thread(target=write, args=(store, errors, begun))
         thread.start()
-        assert begun.wait(20)
+        assert begun.wait(100)
         assert LocalStore(config, create=False).clean() == []
-        thread.join(20)
+        thread.join(100)
         assert [type(error) for error in errors] == [CacheGoneError]
         assert os.listdir(config.local_directory.parent) == []
 

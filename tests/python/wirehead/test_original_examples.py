@@ -250,7 +250,7 @@ def running(folder: Path, script: str) -> Iterator[None]:
         try:
             yield
             process.terminate()
-            assert process.wait(30) == 0, (folder / f"{script}.log").read_text()
+            assert process.wait(100) == 0, (folder / f"{script}.log").read_text()
         finally:
             process.kill()
             process.wait()
@@ -304,7 +304,7 @@ def test_synthseg_as_jobs_of_slurm(folder: Path, slurm: Path) -> None:
     job = sbatch(folder, "generator.sbatch")
     assert run(folder, "loader.py").startswith("torch.float32 torch.uint8 (24, 24, 24)")
     logs = [slurm / f"{job}_{task}.log" for task in (0, 1)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     # Each of the four processes has gone on from its first file to another one.
     while any(log.read_text().count("uses ") < 4 for log in logs):
         assert time.monotonic() < deadline, [log.read_text() for log in logs]
@@ -325,7 +325,7 @@ def test_our_own_jobs_of_slurm(folder: Path, slurm: Path, monkeypatch: pytest.Mo
     managed = sbatch(folder, str(jobs / "manager.sbatch"))
     generated = sbatch(folder, str(jobs / "generator.sbatch"))
     assert run(folder, "loader.py").startswith("torch.float32 torch.uint8 (24, 24, 24)")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while "SWAP!" not in (slurm / f"{managed}_None.log").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -144,7 +144,7 @@ def command(folder: Path, *arguments: str) -> Iterator[Path]:
     try:
         yield path
         process.terminate()
-        assert process.wait(60) == 0, path.read_text()
+        assert process.wait(100) == 0, path.read_text()
     finally:
         process.kill()
         process.wait()

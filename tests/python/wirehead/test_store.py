@@ -211,7 +211,7 @@ def test_the_threads_for_chunks_live_as_long_as_the_store_and_hold_nobody_up(loc
 
     store = open_store(Config.load({**location, "SWAP_CAP": 2, "TIMEOUT": 30}))
     assert isinstance(store, MongoStore)
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=100)
 
     def with_the_other(_: int) -> threading.Thread:
         both.wait()
@@ -225,15 +225,15 @@ def test_the_threads_for_chunks_live_as_long_as_the_store_and_hold_nobody_up(loc
 
     def wait(_: int) -> bool:
         begun.release()
-        return go_on.wait(20)
+        return go_on.wait(100)
 
     caller = threading.Thread(target=store._map, args=(wait, (1, 2)))
     caller.start()
     for _ in range(2):
-        assert begun.acquire(timeout=20)
+        assert begun.acquire(timeout=100)
     assert store._map(str, (1, 2)) == ["1", "2"]
     go_on.set()
-    caller.join(20)
+    caller.join(100)
     assert not caller.is_alive()
 
     def fail(number: int) -> None:
@@ -242,5 +242,5 @@ def test_the_threads_for_chunks_live_as_long_as_the_store_and_hold_nobody_up(loc
     with pytest.raises(ValueError, match=r"^[12]$"):
         store._map(fail, (1, 2))
     store.close()
-    helper.join(20)
+    helper.join(100)
     assert not helper.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -156,16 +157,18 @@ def test_what_does_not_get_better_is_an_error_in_time(keys: dict[str, Any], prox
         start = time.monotonic()
         with pytest.raises(StoreUnreachableError, match=r"did not answer within 1 second \(TIMEOUT\).*Is it running"):
             store.replace("leases", "a", {})
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20  # PyMongo itself would wait for 30
 
 
 def test_a_server_that_has_gone_silent_is_an_error_in_time(keys: dict[str, Any], proxy: Proxy) -> None:
     with contextlib.closing(open_store(Config.load({**keys, "TIMEOUT": 1}))) as store:
-        proxy.add(lambda exchange: time.sleep(4), times=1 << 30)
+        ended = threading.Event()
+        proxy.add(lambda exchange: ended.wait(60), times=1 << 30)
         start = time.monotonic()
         with pytest.raises(StoreUnreachableError, match=r"did not answer within 1 second"):
             store.find("leases", "a")
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < 20
+        ended.set()
 
 
 def test_anything_may_go_wrong_at_any_time_and_nothing_is_lost_torn_or_doubled(
@@ -174,7 +177,7 @@ def test_anything_may_go_wrong_at_any_time_and_nothing_is_lost_torn_or_doubled(
     with contextlib.closing(Cache({**keys, **location})) as cache:
         proxy.chance, proxy.first_batch = 0.04, 5
         crew = Crew(keys)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while (cache.current() < 4 or sum(proxy.happened.values()) < 60) and time.monotonic() < deadline:
             if crew.stop.wait(0.1):
                 break
