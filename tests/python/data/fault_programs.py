@@ -229,7 +229,7 @@ def fed_batches(loader: DataLoader, queue: core.LoDTensorBlockingQueue) -> Itera
     feed = loader._feed(queue)
     while True:
         try:
-            yield [np.asarray(tensor) for tensor in queue.pop(timeout=60)]
+            yield [np.asarray(tensor) for tensor in queue.pop(timeout=100)]
         except core.EOFException:
             break
     feed.stop()
@@ -513,11 +513,11 @@ def hang_fed() -> None:
     """A worker hangs while its batches are fed into a queue."""
     warnings.simplefilter("ignore", RuntimeWarning)
     queue = new_queue([[-1]])
-    loader = DataLoader(Hanging(40, "in C"), batch_size=4, num_workers=2, timeout=1)
+    loader = DataLoader(Hanging(40, "in C"), batch_size=4, num_workers=2, timeout=5)  # workers may start slowly
     feed = loader._feed(queue)
     try:
         while True:
-            queue.pop(timeout=60)
+            queue.pop(timeout=100)
     except Exception as error:
         report({"error": str(error)})
     feed.stop()
@@ -974,7 +974,7 @@ def dies_while_ready() -> None:
         if loader.stats()["worker_deaths"]:
             break
         replaced += 1
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while len(workers_of(os.getpid())) != 2 and time.monotonic() < deadline:
         time.sleep(0.001)  # for a moment a forked worker bears the template's name
     after = len(workers_of(os.getpid()))

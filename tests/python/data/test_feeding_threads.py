@@ -55,17 +55,17 @@ def test_a_feed_may_be_collected_by_its_own_thread() -> None:
     gc.disable()
     try:
         holder.feed = loader._feed(queue)
-        assert np.asarray(queue.pop(timeout=20)[0]).tolist() == [0]
+        assert np.asarray(queue.pop(timeout=100)[0]).tolist() == [0]
         del holder
         sampler.collect.set()
         with pytest.raises(errors.FailedPrecondition, match="the source that fed the queue no longer exists"):
             for _ in range(1000):
-                queue.pop(timeout=20)
+                queue.pop(timeout=100)
     finally:
         gc.enable()
     assert collected_by
     assert collected_by != [threading.get_native_id()]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while multiprocessing.active_children() and time.monotonic() < deadline:
         loader.shutdown()  # ends the workers once the thread has given them back
         time.sleep(0.01)
@@ -85,7 +85,7 @@ if __name__ == "__main__":
     queue = core.init_lod_tensor_blocking_queue(fluid.global_scope().var("queue"), 2, [[-1]])
     loader = DataLoader(Numbers(), batch_size=4, num_workers=int(sys.argv[2]), batch_sampler=None)
     feed = loader._feed(queue)
-    queue.pop(timeout=20)
+    queue.pop(timeout=100)
     if sys.argv[1] == "popping":
         def pop():
             while True:
@@ -102,7 +102,7 @@ def test_the_interpreter_may_end_while_a_queue_is_fed(tmp_path: Any, way: str, n
     program = tmp_path / "ending.py"
     program.write_text(ENDING)
     run = subprocess.run(
-        [sys.executable, str(program), way, str(num_workers)], capture_output=True, text=True, timeout=50
+        [sys.executable, str(program), way, str(num_workers)], capture_output=True, text=True, timeout=250
     )
     assert (run.returncode, run.stdout) == (0, "ends\n"), run.stderr
     if way == "full queue":
@@ -124,15 +124,20 @@ def test_a_program_that_pauses_costs_neither_time_nor_memory() -> None:
     queue = make_queue(2)
     feed = loader._feed(queue)
     for _ in range(50):
-        queue.pop(timeout=20)
-    deadline = time.monotonic() + 20
+        queue.pop(timeout=100)
+    deadline = time.monotonic() + 100
     while loader.stats()["samples"] < 4 * (50 + 4) and time.monotonic() < deadline:
         time.sleep(0.01)  # until all that can be made ahead has been made
     time.sleep(0.2)
-    before, slots, began = cpu_seconds(), loader.stats()["slots_used"], time.monotonic()
-    time.sleep(2)
-    used, waited = cpu_seconds() - before, time.monotonic() - began
-    assert used <= 0.03 * waited + 0.02  # the clock ticks every 0.01 s
+    slots = loader.stats()["slots_used"]
+    for _ in range(5):  # threads of other tests may be at work beside
+        before, began = cpu_seconds(), time.monotonic()
+        time.sleep(2)
+        used, waited = cpu_seconds() - before, time.monotonic() - began
+        if used <= 0.03 * waited + 0.02:  # the clock ticks every 0.01 s
+            break
+    else:
+        pytest.fail(f"used {used} of {waited} s")
     assert loader.stats()["slots_used"] == slots <= 4 + 2 + 4
     feed.stop()
     loader.shutdown()

@@ -49,7 +49,7 @@ def test_an_engine_is_watched_as_soon_as_a_thread_can_start(monkeypatch: pytest.
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -106,9 +106,9 @@ def test_what_an_epoch_consists_of_does_not_depend_on_a_pause(kind: str, monkeyp
         for _ in range(3):
             result.append([batch.tolist() for batch in loader])
             if pauses:  # longer than any loader is left alone for
+                staying = workers()
                 others = DataLoader(Ints(12), 3, num_workers=2)
                 list(others)
-                staying = workers() - 2
                 wait_until(lambda staying=staying: workers() == staying)  # type: ignore[misc]
         return result
 
@@ -192,7 +192,7 @@ def test_an_iterator_may_end_at_any_moment() -> None:
         next(iterators[0])
         thread = threading.Thread(target=abandon, args=(lock, iterators), daemon=True)
         thread.start()
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive()
         assert loader._epochs.idle
         assert len(list(loader)) == 4

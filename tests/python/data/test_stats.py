@@ -158,7 +158,7 @@ def test_the_time_that_workers_wait_is_counted() -> None:
     while loader.stats()["ready_batches"] < 2:
         time.sleep(0.001)
     begin = loader.stats()["worker_wait_s"]
-    time.sleep(0.2)
+    time.sleep(1)  # so that it has begun to wait long before the end
     next(iterator)
     while loader.stats()["ready_batches"] < 2:  # so that its wait has ended
         time.sleep(0.001)

@@ -43,7 +43,7 @@ def template_of(values: list[int], life: int) -> Template:
 
 
 def finished(process: BaseProcess) -> int | None:
-    process.join(30)
+    process.join(100)
     return process.exitcode
 
 
@@ -139,7 +139,7 @@ def test_a_program_may_ignore_or_reap_its_children(reaction: Any, life: int, tmp
         for number in range(3):
             process = template.process("worker", path=str(tmp_path / f"{number}"))
             process.start()
-            process.join(30)
+            process.join(100)
             close(process)
             assert (tmp_path / f"{number}").read_text() == "True"
         begin = time.monotonic()
@@ -194,7 +194,7 @@ def test_what_is_forked_ends_if_the_template_dies_before_it_can_tell(
     template = template_of([], life)
     with pytest.raises(TemplateGone):
         template.process("worker", path=str(tmp_path / "said"), status=0).start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while runs(int(log.read_text())) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not runs(int(log.read_text()))
@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_no_process_of_which_nobody_knows(
     monkeypatch.setattr(_template, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         template.process("worker", path=str(tmp_path / "said"), status=0).start()
-    assert children() == before
+    assert set(children()) <= set(before)
 
 
 def test_it_ends_with_the_process_that_it_belongs_to() -> None:
@@ -247,7 +247,7 @@ def test_it_ends_with_the_process_that_it_belongs_to() -> None:
     template_pid = int(os.read(reader, 100))
     os.close(reader)
     os.close(writer)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while Path(f"/proc/{template_pid}").exists() and time.monotonic() < deadline:
         if "\nState:\tZ" in Path(f"/proc/{template_pid}/status").read_text():
             break  # nobody here reaps orphans
