@@ -33,7 +33,7 @@ def run(package: Path, march: str | None, script: str = LIBRARY) -> subprocess.C
     environment["PYTHONPATH"] = str(package.parent)
     if march is not None:
         environment["HEADRACE_MARCH"] = march
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=250)
 
 
 @pytest.mark.parametrize("march", [None, "", _cpu.MARCH])

@@ -49,7 +49,7 @@ def test_sysconfig_of_an_editable_install(tmp_path: Path) -> None:
         "from headrace import sysconfig as own\n"
         "print(own.__file__, own.get_lib(), own.get_include(), own.get_cmake_dir(), sep='\\n')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=250)
     assert done.stderr == ""
     file, *folders = done.stdout.splitlines()
     assert file == str(sources / "sysconfig.py")

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _no_worker_is_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 5  # a thread of the loader's may be on its way out, and hold it until then
+    deadline = time.monotonic() + 100  # a thread of the loader's may be on its way out, and hold it until then
     while (left := _workers()) and time.monotonic() < deadline:
         time.sleep(0.01)
     for process in left:

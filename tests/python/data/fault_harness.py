@@ -96,7 +96,7 @@ class Program:
         files += [str(path) for path in shm.iterdir()] if self._own_shm and shm.exists() else []
         return processes + files
 
-    def assert_nothing_left(self, seconds: float = 20.0) -> None:
+    def assert_nothing_left(self, seconds: float = 100.0) -> None:
         deadline = time.monotonic() + seconds
         while left := self.left():
             if time.monotonic() > deadline:
@@ -168,7 +168,7 @@ def program(
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
             process.kill()
-            process.communicate(timeout=20)
+            process.communicate(timeout=100)
 
 
 def run(name: str, *arguments: Any, deadline: float = DEADLINE, **options: Any) -> Any:

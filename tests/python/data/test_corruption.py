@@ -122,7 +122,6 @@ def expected(batch: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("collation", ["default", "function"])
 def test_stray_writes_give_an_error_or_the_right_batch(seed: int, collation: str, tmp_path: Path) -> None:
@@ -184,7 +183,6 @@ class WilderStream(IterableDataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("region", ["control", "records", "slots", "layouts", "side"])
 @pytest.mark.parametrize("kind", ["default", "function", "stream", "sampler"])
 def test_whatever_is_written_over_nobody_waits_for_ever(

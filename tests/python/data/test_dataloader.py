@@ -98,7 +98,7 @@ def test_a_loader_that_is_made_leaves_the_start_method_open() -> None:
         "multiprocessing.set_start_method('forkserver')\n"
         "assert len(list(loader)) == 3; assert multiprocessing.get_start_method() == 'forkserver'\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

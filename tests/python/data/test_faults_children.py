@@ -48,7 +48,7 @@ def test_a_loader_in_a_thread_of_the_users() -> None:
 
     thread = threading.Thread(target=iterate)
     thread.start()
-    thread.join(60)
+    thread.join(100)
     assert got == [list(range(begin, begin + 5)) for begin in range(0, 20, 5)]
 
 

@@ -132,7 +132,6 @@ class Deadly:
         return index
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_more_batches_in_a_row_are_left_out_than_are_in_flight() -> None:
     loader = DataLoader(

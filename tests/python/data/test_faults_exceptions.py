@@ -470,9 +470,9 @@ def test_a_report_that_cannot_be_read_fails_a_queue(monkeypatch: pytest.MonkeyPa
     loader = DataLoader(Raising(12, "value"), batch_size=4, num_workers=1, multiprocessing_context="fork")
     queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1]])
     feed = loader._feed(queue)
-    assert np.asarray(queue.pop(timeout=60)[0]).tolist() == [0, 1, 2, 3]
+    assert np.asarray(queue.pop(timeout=100)[0]).tolist() == [0, 1, 2, 3]
     with pytest.raises(errors.DataLoss, match=GARBLED):
-        queue.pop(timeout=60)
+        queue.pop(timeout=100)
     feed.stop()
 
 

@@ -33,7 +33,7 @@ def drain(queue: core.LoDTensorBlockingQueue) -> list[list[Any]]:
     got = []
     while True:
         try:
-            got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+            got.append(np.asarray(queue.pop(timeout=100)[0]).tolist())
         except core.EOFException:
             return got
 
@@ -63,7 +63,7 @@ def test_each_record_has_its_generator() -> None:
     expected = [batch[1].tolist() for batch in DataLoader(Random(6), batch_size=2, seed=3)]
     queue = make_queue(3, [-1, 3], [-1])
     feed = DataLoader(Random(6), batch_size=2, seed=3, num_workers=2)._feed(queue)
-    assert [np.asarray(queue.pop(timeout=20)[1]).tolist() for _ in range(3)] == expected
+    assert [np.asarray(queue.pop(timeout=100)[1]).tolist() for _ in range(3)] == expected
     feed.stop()
 
 
@@ -88,7 +88,7 @@ def test_tensors_that_are_kept_never_change() -> None:
     loader = DataLoader(Ints(1000), batch_size=2, num_workers=2, prefetch_factor=2)
     queue = make_queue()
     feed = loader._feed(queue)
-    kept = [queue.pop(timeout=20)[0] for _ in range(500)]
+    kept = [queue.pop(timeout=100)[0] for _ in range(500)]
     feed.stop()
     assert [np.asarray(tensor).tolist() for tensor in kept] == [[i, i + 1] for i in range(0, 1000, 2)]
 
@@ -139,9 +139,9 @@ def test_an_error_of_the_dataset_follows_the_batches_before_it(num_workers: int)
     queue = make_queue()
     for _ in range(2):
         feed = loader._feed(queue)
-        assert [np.asarray(queue.pop(timeout=20)[0]).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        assert [np.asarray(queue.pop(timeout=100)[0]).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
         with pytest.raises(KeyError, match="no sample 5") as caught:
-            queue.pop(timeout=20)
+            queue.pop(timeout=100)
         if num_workers:
             assert caught.value.__cause__.sample_index == 5  # type: ignore[union-attr]
         feed.stop()
@@ -161,10 +161,10 @@ def test_an_error_of_the_sampler_follows_the_batches_before_it(prefetch: int, nu
     loader = DataLoader(Ints(20), batch_size=2, sampler=Broken(), num_workers=num_workers, **arguments)
     for _ in range(2):
         feed = loader._feed(queue)
-        got = [np.asarray(queue.pop(timeout=20)[0]).tolist() for _ in range(5)]
+        got = [np.asarray(queue.pop(timeout=100)[0]).tolist() for _ in range(5)]
         assert got == [[i, i + 1] for i in range(0, 10, 2)]
         with pytest.raises(LookupError, match="no more indices"):
-            queue.pop(timeout=20)
+            queue.pop(timeout=100)
         feed.stop()
         queue.reopen()
 
@@ -176,7 +176,7 @@ def test_what_is_no_tensor_is_a_clear_error(samples: list[Any], words: str) -> N
     queue = make_queue()
     feed = DataLoader(Samples(samples), num_workers=1)._feed(queue)
     with pytest.raises(TypeError, match=words):
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
     feed.stop()
 
 
@@ -195,7 +195,7 @@ def test_what_no_slot_has_room_for_is_a_clear_error(sample: Any, words: str, num
     queue = make_queue()
     feed = loader._feed(queue)
     with pytest.raises(ValueError, match=words):
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
     feed.stop()
     queue.reopen()  # else it keeps the error
     assert len(list(loader)) == 1  # of what is iterated over, each batch arrives
@@ -205,7 +205,7 @@ def test_big_endian_arrays_are_not_taken_for_native_ones() -> None:
     queue = make_queue()
     feed = DataLoader(Samples([np.ones((), ">i8")]), num_workers=1)._feed(queue)
     with pytest.raises(TypeError, match="element 0"):
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
     feed.stop()
 
 
@@ -215,7 +215,7 @@ def test_stopping_in_the_middle_and_starting_anew(num_workers: int) -> None:
     queue = make_queue()
     for _ in range(5):
         feed = loader._feed(queue)
-        assert np.asarray(queue.pop(timeout=20)[0]).tolist() == [0, 1]
+        assert np.asarray(queue.pop(timeout=100)[0]).tolist() == [0, 1]
         queue.reopen()
         feed.stop()
         feed.stop()
@@ -228,7 +228,7 @@ def test_a_loader_may_be_iterated_over_while_it_feeds(num_workers: int) -> None:
     loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
     queue = make_queue()
     feed = loader._feed(queue)
-    queue.pop(timeout=20)
+    queue.pop(timeout=100)
     assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 100, 2)]
     assert len(drain(queue)) == 49
     feed.stop()
@@ -240,7 +240,7 @@ def test_a_dropped_feed_stops(num_workers: int) -> None:
     loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
     queue = make_queue()
     feed = loader._feed(queue)
-    queue.pop(timeout=20)
+    queue.pop(timeout=100)
     assert set(os.listdir("/proc/self/task")) - before
     del feed
     gc.collect()
@@ -274,7 +274,7 @@ def test_shutting_down_while_feeding_ends_the_pass() -> None:
         loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
         queue = make_queue()
         feed = loader._feed(queue)
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
         loader.shutdown()
         with pytest.raises(RuntimeError, match="shut down while it fed the queue"):
             drain(queue)
@@ -354,7 +354,7 @@ def test_a_sample_with_objects_can_still_be_iterated() -> None:
     queue = make_queue()
     feed = loader._feed(queue)
     with pytest.raises(TypeError):
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
     feed.stop()
     assert len(list(loader)) == 2
 
@@ -363,7 +363,7 @@ def test_a_forked_child_may_drop_a_feed_that_is_running() -> None:
     loader = DataLoader(Ints(1000), batch_size=2, num_workers=1)
     queue = make_queue()
     feed = loader._feed(queue)
-    queue.pop(timeout=20)
+    queue.pop(timeout=100)
     pid = os.fork()
     if pid == 0:
         try:
@@ -397,7 +397,7 @@ queue.pop()
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -430,10 +430,10 @@ def test_whatever_strides_and_containers_a_collate_function_gives(collate: Any, 
         feed = loader._feed(queue)
         for batch in expected:
             parts = batch.values() if isinstance(batch, dict) else batch
-            for got, want in zip(queue.pop(timeout=20), parts):
+            for got, want in zip(queue.pop(timeout=100), parts):
                 np.testing.assert_array_equal(np.asarray(got), want)
         with pytest.raises(core.EOFException):
-            queue.pop(timeout=20)
+            queue.pop(timeout=100)
         feed.stop()
         # The same loader, iterated over: as the function has given them.
         (first, _) = loader

@@ -17,7 +17,7 @@ def test_the_benchmark_measures_every_case() -> None:
         [sys.executable, str(BENCHMARK), *sizes, *choices],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=250,
         check=True,
     )
     rows = json.loads(done.stdout)["rows"]
@@ -37,7 +37,7 @@ def test_the_benchmark_of_collate_functions_runs() -> None:
         [sys.executable, str(BENCHMARK.parent / "collate_benchmark.py"), *sizes],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=250,
         check=True,
     )
     rows = {row["loader"]: row for row in json.loads(done.stdout)["rows"]}

@@ -28,7 +28,7 @@ def main(context):
 def run(tmp_path: Path, end: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM + end)
-    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
@@ -80,7 +80,7 @@ def test_a_process_of_the_programs_own_is_told_itself(tmp_path: Path) -> None:
 
 def run_without_file(*arguments: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, input=program, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
@@ -132,7 +132,7 @@ def test_a_class_under_the_main_guard_is_no_mystery(context: str, tmp_path: Path
     )
     (tmp_path / "program.py").write_text(script + end)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

@@ -35,7 +35,7 @@ class Together(Ints):
 
 
 def stats_once_all_are_ready(loader: DataLoader) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while True:
         stats = loader.stats()
         if stats["ready_batches"] == stats["open_batches"]:

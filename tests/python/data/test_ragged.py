@@ -270,7 +270,7 @@ def test_in_a_queue_a_ragged_is_one_tensor(num_workers: int) -> None:
         lod_levels=[1, 0],
     )
     feed = loader._feed(queue)
-    batches = [queue.pop(timeout=20) for _ in range(2)]
+    batches = [queue.pop(timeout=100) for _ in range(2)]
     feed.stop()
     assert [len(batch) for batch in batches] == [2, 2]
     assert [batch[0].lod() for batch in batches] == [[[0, 2, 2]], [[0, 3, 4]]]
@@ -299,7 +299,7 @@ def test_in_a_queue_bfloat16_is_itself() -> None:
     for rule, shape in (("lod", [3]), ("pad", [2, 2])):
         queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1] * len(shape)])
         feed = DataLoader(Samples(samples), batch_size=2, ragged=rule)._feed(queue)
-        (tensor,) = queue.pop(timeout=20)
+        (tensor,) = queue.pop(timeout=100)
         feed.stop()
         assert (tensor.dtype(), tensor.shape()) == ("bfloat16", shape)
         bits = np.asarray(tensor).view(np.int16)

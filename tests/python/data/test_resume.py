@@ -233,7 +233,7 @@ def test_a_feeding_loader_is_told_how_far_the_program_is() -> None:
     queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 4, [[-1, 3, 4], [-1]])
     feed = loader._feed(queue)
     for _ in range(3):
-        queue.pop(timeout=20)
+        queue.pop(timeout=100)
     with pytest.raises(errors.FailedPrecondition, match="batches=n"):
         loader.state_dict()
     state = loader.state_dict(batches=3)

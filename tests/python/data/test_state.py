@@ -329,7 +329,7 @@ def test_a_number_of_batches_does_not_name_a_place_behind_samples_that_were_left
     queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 4, [[-1]])
     feed = loader._feed(queue)
     for _ in range(3):
-        queue.pop(timeout=30)
+        queue.pop(timeout=100)
     with pytest.raises(errors.FailedPrecondition, match="does not say which batches these were"):
         loader.state_dict(batches=3)
     feed.stop()

@@ -1162,7 +1162,7 @@ def test_a_stream_may_feed_a_queue(sharding: str, num_workers: int) -> None:
         got = []
         with pytest.raises(core.EOFException):
             while True:
-                got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+                got.append(np.asarray(queue.pop(timeout=100)[0]).tolist())
         assert got == expected
         if sharding == "engine" or num_workers == 0:
             other = DataLoader(Shared(11), 2, num_workers=num_workers, iterable_sharding=sharding, seed=1)
@@ -1199,7 +1199,7 @@ def test_a_state_at_the_end_of_an_epoch_that_was_fed_is_that_of_iteration(
         got = []
         with pytest.raises(core.EOFException):
             while True:
-                got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+                got.append(np.asarray(queue.pop(timeout=100)[0]).tolist())
         assert got == expected
         queue.reopen()
         feed.stop()
@@ -1214,7 +1214,7 @@ def test_a_state_at_the_end_of_an_epoch_that_was_fed_is_that_of_iteration(
     assert lists(fed) == following
 
     feed = stopped._feed(queue)
-    queue.pop(timeout=20)
+    queue.pop(timeout=100)
     while not queue.is_closed():
         time.sleep(0.001)
     queue.reopen()  # with batches in it that nobody has taken
@@ -1318,7 +1318,7 @@ def test_a_stream_that_workers_have_read_ahead_to_its_end_was_not_consumed(
     for _ in range(taken):
         next(iterator)
     if num_workers and taken:  # before that nobody reads
-        assert dataset.ended.wait(20)
+        assert dataset.ended.wait(100)
     del iterator
     assert lists(loader) == [[0], [1], [2]]
     assert lists(loader) == [[100], [101], [102]]

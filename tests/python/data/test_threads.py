@@ -129,7 +129,7 @@ def test_threads_end_with_the_loader() -> None:
     assert workers() == []
     assert len(list(loader)) == 10
     del loader, iterator
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while workers() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert workers() == []

@@ -537,7 +537,7 @@ def test_a_proper_exit(context: str, end: str, tmp_path: Path) -> None:
         if end == "loader killed":
             process.kill()
         output = process.stdout.read()
-        process.wait(30)
+        process.wait(100)
     finally:
         process.kill()
     errors = stderr.read_text()

@@ -240,7 +240,7 @@ def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.Monke
         time.sleep(0.01)
     while True:
         try:
-            queue.pop(timeout=60)
+            queue.pop(timeout=100)
         except core.EOFException:
             break
     feed.stop()

@@ -85,7 +85,7 @@ def run_paddle(script: str, *arguments: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

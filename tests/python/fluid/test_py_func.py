@@ -240,7 +240,7 @@ def test_threads_call_it_at_the_same_time() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert len(results) == 4
 
 
@@ -284,7 +284,7 @@ try:
 except KeyError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
     assert "py_func needs the process that has built its program" in done.stdout, done.stderr
 
 

@@ -216,7 +216,7 @@ def test_an_old_generator_that_comes_to_its_end_does_not_end_the_next_pass(exe: 
     while reader.queue.epoch == epoch:  # the new pass has begun
         time.sleep(0.001)
     go_on.set()
-    resetting.join(60)
+    resetting.join(100)
     reader.start()
     assert read_all(exe, out) == [0, 1, 2]
 

@@ -72,7 +72,7 @@ def test_ends_that_race_with_push_and_pop() -> None:
         queue.reopen()
     queue.kill()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive()
 
     arrived = [item for items in received for item in items]
@@ -129,13 +129,13 @@ def race_resets_with_programs(double_buffer: bool) -> list[str]:
     reader.start()
     threads = in_threads(2, run)
     for epoch in range(1, EPOCHS):
-        assert read.acquire(timeout=30), problems
+        assert read.acquire(timeout=100), problems
         reader.reset()
         current = epoch
         reader.start()
     over.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive()
     reader.reset()
     return problems
@@ -165,6 +165,6 @@ def test_programs_that_meet_the_same_error_at_once() -> None:
                 raised_itself[number] += raised is error
 
     for thread in in_threads(4, run):
-        thread.join(60)
+        thread.join(100)
         assert not thread.is_alive()
     assert sum(raised_itself) == 1

@@ -220,7 +220,7 @@ def test_an_iteration_that_is_left_leaves_nothing() -> None:
     next(kept)
     del reader, kept
     gc.collect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while feeders() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not feeders()
@@ -256,7 +256,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
     generator.go_on.set()
     for thread in threading.enumerate():
         if thread.name.startswith("headrace feeder"):
-            thread.join(60)
+            thread.join(100)
 
 
 def values(batches: Any) -> list[float]:

@@ -137,7 +137,7 @@ def test_a_reset_wakes_whoever_waits_for_a_stack(exe: fluid.Executor, seed: int)
     def batches() -> Iterator[list[np.ndarray]]:
         yield from numbers(1)
         waits.set()
-        may_go_on.wait(20)
+        may_go_on.wait(100)
 
     reader = layers.py_reader(2, [[-1, 1]], ["float32"], use_double_buffer=False)
     stack = Stack(reader, [[0.0]], can_rewind=False)
@@ -158,10 +158,10 @@ def test_a_reset_wakes_whoever_waits_for_a_stack(exe: fluid.Executor, seed: int)
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert waits.wait(20)
+    assert waits.wait(100)
     releaser = threading.Timer(0.2, may_go_on.set)  # the generator itself comes back a little later
     releaser.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while consumer.is_alive():  # a reset wakes who waits; who has not waited yet, waits after it
         assert time.monotonic() < deadline, stack.names
         reader.reset()
@@ -249,7 +249,7 @@ def test_several_programs_share_the_batches_of_a_reader(exe: fluid.Executor, bel
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(100)
         assert sorted(x for batches in got for batch in batches for x in batch) == list(map(float, range(count)))
         assert all(batches == sorted(batches) for batches in got)
         stack.reader.reset()

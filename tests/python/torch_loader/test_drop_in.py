@@ -586,7 +586,7 @@ def test_the_workers_are_where_programs_look_for_them() -> None:
     for ids, pids in batches:
         assert pids.tolist() == [workers[i].pid for i in ids.tolist()]
     for worker in workers:
-        worker.join(60)
+        worker.join(100)
         assert worker.exitcode is not None
     assert list(iter(DataLoader(Made(tensors)))._workers) == []
 
