@@ -1,10 +1,20 @@
-"""Lists processes and their state."""
+"""Lists processes, their state, and the descriptors of this one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    """Those of this process, and what they refer to; of another test, some may close at any time."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # with which the folder was read
+            found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
+    return found
 
 
 def stat_of(pid: int) -> tuple[str, int, int] | None:

@@ -259,7 +259,7 @@ def test_descriptors_do_not_pile_up(tmp_path: Path) -> None:
         del loader
         return len(os.listdir("/proc/self/fd"))
 
-    assert once(0) == once(1) == once(2)
+    assert once(0) >= once(1) >= once(2)  # those of another test may close meanwhile
 
 
 def test_a_slow_worker_does_not_hold_up_the_end() -> None:
