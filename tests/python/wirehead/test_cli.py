@@ -324,10 +324,13 @@ def test_the_demo_needs_nothing_else(tmp_path: Path) -> None:
     missing = ("pymongo", "bson", "yaml", "zstandard", "lz4", "torch", "scipy")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    result = run(tmp_path, "demo", "--seconds", "3", timeout=280, PYTHONPATH=path)
-    assert result.returncode == 0, result.stdout
-    found = re.search(r"loss ([\d.]+) -> ([\d.]+), accuracy ([\d.]+) -> ([\d.]+)", result.stdout)
-    assert found, result.stdout
+    for seconds in ("3", "10", "50"):  # a slow machine learns slowly
+        result = run(tmp_path, "demo", "--seconds", seconds, timeout=150, PYTHONPATH=path)
+        assert result.returncode == 0, result.stdout
+        found = re.search(r"loss ([\d.]+) -> ([\d.]+), accuracy ([\d.]+) -> ([\d.]+)", result.stdout)
+        assert found, result.stdout
+        if float(found[2]) < float(found[1]):
+            break
     assert float(found[2]) < float(found[1])
     (where,) = re.findall(r"draw shapes into (\S+);", result.stdout)
     assert not Path(where).exists()
