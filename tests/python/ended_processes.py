@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 
-def assert_no_process(pids: AbstractSet[int | None], seconds: float = 30) -> None:
+def assert_no_process(pids: AbstractSet[int | None], seconds: float = 100) -> None:
     """All of them end, or have ended, in time; a killed one ends when it is next its turn."""
     deadline = time.monotonic() + seconds
     while any(is_alive(pid) for pid in pids):
