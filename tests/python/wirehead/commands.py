@@ -102,6 +102,11 @@ def run(folder: Path, *arguments: str, timeout: float = 300, **variables: str) -
     )
 
 
+def without_waiting(output: str) -> str:
+    """Without the lines that say that there is no data yet: they come where generators take seconds to start."""
+    return re.sub(r"^no data yet: .*\n", "", output, flags=re.MULTILINE)
+
+
 def settings(folder: Path) -> dict[str, Any]:
     """The configuration in a folder."""
     keys: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import without_waiting
 from slurm_stub import install
 
 from headrace.wirehead._command_line.commands import main
@@ -239,7 +240,7 @@ def run(folder: Path, script: str) -> str:
         [sys.executable, script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout
-    return done.stdout
+    return without_waiting(done.stdout)
 
 
 @contextlib.contextmanager
