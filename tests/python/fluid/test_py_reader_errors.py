@@ -502,7 +502,7 @@ def test_ctrl_c_while_training_ends_the_process() -> None:
         import os, signal
         def slow():
             yield number(0)
-            time.sleep(30)
+            time.sleep(4)
             yield number(1)
         reader.decorate_batch_generator(slow)
         reader.start()
