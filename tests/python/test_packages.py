@@ -92,7 +92,7 @@ def test_the_source_distribution(tmp_path: Path) -> None:
     pytest.importorskip("scikit_build_core", reason="of the dependency group build, see pyproject.toml")
     script = "import sys\nfrom scikit_build_core.build import build_sdist\nbuild_sdist(sys.argv[1])"
     subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=280
     )
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as file:
