@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ferretdb_server import BINARY, SKIPPED
 from storm_servers import behind_a_proxy, on_a_replica_set
 
+from headrace.wirehead._benchmarks import storm as module
 from headrace.wirehead._benchmarks.storm import Latency, Storm, storm
 from headrace.wirehead.config import Config
 
@@ -18,7 +20,7 @@ SMALL = {"writers": 3, "readers": 2, "managers": 2}
 
 
 def test_in_a_folder(tmp_path: Path) -> None:
-    result = storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, 700, disturbances=16, swaps=4, seed=2, **SMALL)
+    result = storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, 700, disturbances=16, swaps=4, seed=35, **SMALL)
     assert result.problems == []
     assert {"kill", "freeze", "set the clock", "suspend", "clean"} <= set(result.happened)
     assert result.caches >= 2
@@ -35,6 +37,27 @@ def test_on_a_server_that_fails(tmp_path: Path, on: str) -> None:
         result = storm(location, 300, disturbances=20, swaps=2, seed=4, fault=fault, own_location=own_location, **SMALL)
     assert result.problems == []
     assert {"kill", "freeze", "fault"} <= set(result.happened)
+
+
+def test_what_happens_depends_on_the_seed_and_not_on_the_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_signal", lambda pid, number: None)
+    for name in ("begin", "_kill", "_suspend"):
+        monkeypatch.setattr(Storm, name, lambda *arguments: None)
+
+    def kinds(processes: int) -> list[str]:
+        with contextlib.closing(Storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, seed=0)) as it:
+            it._running = [("read", SimpleNamespace(pid=number)) for number in range(processes)]
+            found: list[str] = []
+            for _ in range(50):
+                before = it.result.happened.copy()
+                it.disturb()
+                found += it.result.happened - before
+            it._running.clear()
+            return found
+
+    assert kinds(1) == kinds(7) == kinds(8)
 
 
 def test_a_storm_waits_for_a_slow_server(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ class Storm:
         self.config = Config.load({**location, **keys})
         self._own_config = Config.load({**(own_location or location), **keys})
         self._latency = Latency(self.config)
-        self._fault, self._rng = fault, random.Random(seed)
+        self._fault, self._rng = fault, random.Random(f"{seed} whom, how and when")
+        self._kinds = random.Random(seed)  # draws as many numbers however many processes there are just now
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([storm_roles.__name__])
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-storm-")
@@ -208,7 +209,7 @@ class Storm:
     def disturb(self) -> None:
         """Something goes wrong."""
         possible = [what for what in _CHANCES if what != "fault" or self._fault is not None]
-        (what,) = self._rng.choices(possible, [_CHANCES[what] for what in possible])
+        (what,) = self._kinds.choices(possible, [_CHANCES[what] for what in possible])
         self.result.happened[what] += 1
         if what == "kill":
             self._kill(self._rng.choice(self._running))
