@@ -212,16 +212,29 @@ def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_se
 
 def test_a_store_says_once_an_outage_that_it_waits(own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     config = Config.load({"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 5, "TIMEOUT": 60})
+
+    def said() -> list[str]:
+        return [message for message in caplog.messages if "does not answer" in message]
+
+    def start(outages: int) -> None:
+        deadline = time.monotonic() + 40
+        while len(said()) < outages and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(3)  # in which it could say so again
+        own_server.start()
+
     with contextlib.closing(open_store(config)) as store:
         for outages in (1, 2):
             own_server.stop()
-            threading.Timer(7, own_server.start).start()
+            starting = threading.Thread(target=start, args=(outages,))
+            starting.start()
             store.scan("leases")
             store.scan("leases")
-            said = [message for message in caplog.messages if "does not answer" in message]
-            assert len(said) == outages
+            starting.join()
+            assert len(said()) == outages
     assert re.fullmatch(
-        r"the database at 127\.0\.0\.1:\d+ does not answer \(Connection refused\); trying for 60 s \(TIMEOUT\)", said[0]
+        r"the database at 127\.0\.0\.1:\d+ does not answer \(Connection refused\); trying for 60 s \(TIMEOUT\)",
+        said()[0],
     )
 
 
@@ -229,6 +242,7 @@ def test_a_store_that_has_never_found_its_server_says_so_without_the_password(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WIREHEAD_PASSWORD", "swordfish")
+    monkeypatch.setattr("headrace.wirehead._stores.mongo_store._FIRST_WORD", 0.5)  # long before the end
     config = Config.load({"DBNAME": "test", "MONGOHOST": "mongodb://me@127.0.0.1:1", "SWAP_CAP": 5, "TIMEOUT": 4})
     with pytest.raises(StoreUnreachableError):
         open_store(config)
