@@ -88,7 +88,7 @@ def failure_of(case: Case) -> tuple[str, tuple[int, int]]:
 
 def workers_left() -> list[int]:
     """Workers that do not end by themselves."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 100
     while (left := workers_of(os.getpid())) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
