@@ -494,7 +494,8 @@ def append_layer(
         inputs: Variables, or lists of them.
         exact_name: the output's name is ``name`` itself, as Fluid has it for some layers, and does not merely begin
             with it.
-        intermediate: the slot of an output of the same dtype that is only for the gradient.
+        intermediate: the slot of an output of the same dtype that is only for the gradient. That may depend on the
+            inputs through it alone, so it has no stop_gradient: the gradient would count as a constant.
         intermediate_first: its name has the lower number, as Fluid has it for some layers.
     """
     for slot, value in inputs.items():
@@ -505,10 +506,10 @@ def append_layer(
     dtype = (first[0] if isinstance(first, (list, tuple)) else first).dtype  # what IfElse gives is a list
     outputs = {}
     if intermediate is not None and intermediate_first:
-        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
+        outputs[intermediate] = helper.create_variable(dtype)
     outputs[out_slot] = helper.create_variable(dtype, name=name if exact_name else None)
     if intermediate is not None and not intermediate_first:
-        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
+        outputs[intermediate] = helper.create_variable(dtype)
     helper.append_op(inputs, outputs, attrs)
     return helper.append_activation(outputs[out_slot], act)
 

@@ -238,6 +238,20 @@ def test_gradients_of_gradients_that_have_none_are_refused() -> None:
     assert str(fluid.default_main_program()) == before
 
 
+@pytest.mark.parametrize("kind", ["smooth_l1_loss", "warpctc", "gru"])
+def test_gradients_that_depend_on_intermediate_results_alone_are_no_constants(kind: str) -> None:
+    x = fluid.data("x", [None, 3], lod_level=1)
+    x.stop_gradient = False
+    label = fluid.data("label", [None, 1], "int32", lod_level=1)
+    if kind == "smooth_l1_loss":
+        out = layers.smooth_l1(x, layers.scale(x, 0.5))
+    else:
+        out = layers.warpctc(x, label) if kind == "warpctc" else layers.dynamic_gru(x, 1)
+    (first,) = fluid.gradients(out, x)
+    with pytest.raises(errors.Unimplemented, match=f"{kind}_grad"):
+        fluid.gradients(layers.square(first), x)
+
+
 @pytest.mark.parametrize("kind", ["assign", "switch", "while"])
 def test_by_what_is_used_and_then_overwritten_is_refused(kind: str) -> None:
     x, y = fed("x"), fed("y")

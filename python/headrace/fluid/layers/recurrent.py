@@ -46,7 +46,7 @@ def _append_lstm(
     if h_0 is not None and c_0 is not None:
         inputs |= {"H0": check_variable(h_0, "h_0", layer), "C0": check_variable(c_0, "c_0", layer)}
     outputs = {slot: helper.create_variable(dtype) for slot in (result, "Cell")}
-    unused = {slot: helper.create_variable(dtype, stop_gradient=True) for slot in intermediates}
+    unused = {slot: helper.create_variable(dtype) for slot in intermediates}
     helper.append_op(inputs, outputs | unused, attrs)
     return outputs[result], outputs["Cell"]
 
@@ -199,7 +199,7 @@ def dynamic_gru(
     }
     hidden = helper.create_variable(input.dtype)
     slots = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden")
-    intermediates = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
+    intermediates = {slot: helper.create_variable(input.dtype) for slot in slots}
     attrs = {
         "is_reverse": is_reverse,
         "gate_activation": gate_activation,
