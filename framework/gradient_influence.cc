@@ -27,6 +27,13 @@ bool ReadsNoElements(const OpDesc& op, const std::string& name) {
   return has_it;
 }
 
+// Whether variable `name` keeps what a gradient operator reads of steps, through which it depends on parameters as much
+// as through tensors.
+bool IsStepScopes(const BlockDesc& block, const std::string& name) {
+  const VarDesc* var = block.FindVar(name);
+  return var != nullptr && var->kind == VarKind::kStepScopes;
+}
+
 }  // namespace
 
 bool IsFloatingPoint(DataType type) {
@@ -80,7 +87,7 @@ bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_g
   const BlockDesc* inner = InnerBlock(block, op);
   if (inner == nullptr) {
     for (const std::string& name : access.writes) {
-      if (CarriesGradient(block, no_grad, name)) {
+      if (CarriesGradient(block, no_grad, name) || IsStepScopes(block, name)) {
         names->insert(name);
       }
     }

@@ -252,6 +252,21 @@ def test_gradients_that_depend_on_intermediate_results_alone_are_no_constants(ki
         fluid.gradients(layers.square(first), x)
 
 
+def test_gradients_of_steps_are_no_constants() -> None:
+    x = fed("x")
+    zeros = layers.fill_constant([4], "float32", 0.0)
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        step = rnn.step_input(x)
+        state = rnn.memory(init=zeros)
+        new = layers.tanh(step + state)
+        rnn.update_memory(state, new)
+        rnn.step_output(new)
+    (first,) = fluid.gradients(rnn(), x)
+    with pytest.raises(errors.Unimplemented, match="recurrent_grad"):
+        fluid.gradients(layers.square(first), x)
+
+
 @pytest.mark.parametrize("kind", ["assign", "switch", "while"])
 def test_by_what_is_used_and_then_overwritten_is_refused(kind: str) -> None:
     x, y = fed("x"), fed("y")
