@@ -76,6 +76,20 @@ def test_a_pause_within_an_epoch_longer_than_LEASE_mixes_generations_with_a_warn
     ]
 
 
+def test_a_standstill_after_generations_were_mixed_goes_on_with_the_later_one(
+    paused: Any, cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset, order = paused
+    swaps(cache, 20, 1)
+    for number, index in enumerate(order[1:], 21):
+        assert dataset[index][1][0] == number
+        with dataset._reader._lease._lock:
+            dataset._reader._lease._renewed -= 1000
+    said = [r.getMessage() for r in caplog.records if "mixes generations" in r.getMessage()]
+    assert len(said) == 1
+    assert "it continues with generation 2, " in said[0]
+
+
 def test_a_worker_that_begins_with_an_epoch_long_after_others_warns(
     paused: Any, cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -362,6 +362,9 @@ class CacheDataset:
         # Where one round ends and the next begins, both are read.
         self._rounds = dict(sorted(self._rounds.items())[-1:])
         generation = self._agreed(cache, reader, round)
+        if known is not None and generation < known:  # it was gone already, and this process has continued with another
+            generation = known
+            reader.pin(generation)
         if known is not None and generation != known:
             self._warn_of_mixture(generation)
         self._rounds[round.number] = generation
