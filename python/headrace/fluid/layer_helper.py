@@ -150,6 +150,8 @@ class LayerHelper:
 
     def __init__(self, layer_type: str, name: str | None = None, **kwargs: Any) -> None:
         self.layer_type = layer_type
+        if name is not None and not isinstance(name, str):  # another argument, most likely, in its place
+            raise errors.TypeMismatch(f"layers.{layer_type}: name has to be a string, got {type(name).__name__}")
         self.name = unique_name.generate(layer_type) if name is None else name
         self.kwargs = kwargs
 

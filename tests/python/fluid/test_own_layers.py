@@ -231,6 +231,11 @@ def test_a_dimension_of_lengths_that_is_not_there_is_refused() -> None:
         layers.fc(fluid.data("x", [None, 3]), 2, param_attr=fluid.WeightNormParamAttr(2))
 
 
+def test_a_name_is_a_string() -> None:
+    with pytest.raises(errors.TypeMismatch, match=r"layers\.log_softmax: name has to be a string, got int"):
+        layers.log_softmax(fluid.data("x", [None, 3, 2]), -2)
+
+
 def test_operators_of_schedules_and_updates_are_left_out_of_tests(exe: fluid.Executor) -> None:
     main = fluid.default_main_program()
     x = fluid.data("x", [1])
