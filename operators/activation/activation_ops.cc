@@ -1,6 +1,6 @@
 // Functions of one element: relu, sigmoid, tanh and the like. All may work in place. Those without transcendental
 // functions are plain loops, which the compiler vectorises: 0.92 to 1.0 of the speed of Eigen's expressions
-// (kernel_benchmark).
+// (kernel_benchmark). They wait for memory; others of float are compiled for wider vectors as well (wide_loop.h).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -67,56 +67,70 @@ struct OfChunks {
 };
 template <typename Function>
 OfChunks(Function) -> OfChunks<Function>;
+
+// One of what ForEachVector takes.
 template <typename Function>
-constexpr bool kIsOfChunks = false;
+struct OfVectors {
+  Function function;
+};
 template <typename Function>
-constexpr bool kIsOfChunks<OfChunks<Function>> = true;
+OfVectors(Function) -> OfVectors<Function>;
+
+// y = function(x, values), or times `factor`, too.
+template <typename T, typename Function, typename... Factor>
+void Apply(int64_t n, T* y, const Function& function, const Values<T>& values, const T* x, const Factor*... factor) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = (factor[i] * ... * function(x[i], values));
+  }
+}
+template <typename T, typename Function, typename... Factor>
+void Apply(int64_t n, T* y, const OfChunks<Function>& of, const Values<T>& values, const T* x,
+           const Factor*... factor) {
+  ForEachChunk(
+      n, y,
+      [&](const Chunk<T>& chunk, const auto&... by) -> Chunk<T> { return (by * ... * of.function(chunk, values)); }, x,
+      factor...);
+}
+template <typename T, typename Function, typename... Factor>
+void Apply(int64_t n, T* y, const OfVectors<Function>& of, const Values<T>& values, const T* x,
+           const Factor*... factor) {
+  ForEachVector(
+      n, y,
+      [of, values]<typename Vector>(const Vector& v, const auto&... by) -> Vector {
+        return (by * ... * of.function(v, values));
+      },
+      x, factor...);
+}
+
+// How many elements a block has: functions of single ones do little with each.
+template <typename Function>
+constexpr int64_t kBlock = kElementsPerBlock;
+template <typename Function>
+constexpr int64_t kBlock<OfChunks<Function>> = kElementsPerBlock / 4;
+template <typename Function>
+constexpr int64_t kBlock<OfVectors<Function>> = kElementsPerBlock / 4;
 
 template <typename T, typename Function>
-void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, Function function) {
+void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, const Function& function) {
   LoDTensor* out = ctx.Output("Out");
   T* to = out->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
-  if constexpr (kIsOfChunks<Function>) {
-    ParallelFor(out->numel(), kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
-      ForEachChunk(
-          end - begin, to + begin, [&](const Chunk<T>& chunk) -> Chunk<T> { return function.function(chunk, values); },
-          x + begin);
-    });
-  } else {
-    ParallelFor(out->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] = function(x[i], values);
-      }
-    });
-  }
+  ParallelFor(out->numel(), kBlock<Function>,
+              [=](int64_t begin, int64_t end) { Apply(end - begin, to + begin, function, values, x + begin); });
 }
 
 template <typename T, typename Derivative>
 void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, Needs needs,
-                       Derivative derivative) {
+                       const Derivative& derivative) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
   const T* from = ctx.Input(needs == Needs::kOut ? HashedName("Out") : HashedName("X")).data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
-  if constexpr (kIsOfChunks<Derivative>) {
-    ParallelFor(x_grad->numel(), kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
-      ForEachChunk(
-          end - begin, dx + begin,
-          [&](const Chunk<T>& chunk, const Chunk<T>& gradient) -> Chunk<T> {
-            return gradient * derivative.function(chunk, values);
-          },
-          from + begin, d + begin);
-    });
-  } else {
-    ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        dx[i] = d[i] * derivative(from[i], values);
-      }
-    });
-  }
+  ParallelFor(x_grad->numel(), kBlock<Derivative>, [=](int64_t begin, int64_t end) {
+    Apply(end - begin, dx + begin, derivative, values, from + begin, d + begin);
+  });
 }
 
 void InferActivationGrad(InferShapeContext& ctx) {
@@ -200,22 +214,22 @@ T Clip(T x, T low, T high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// X · Φ(X) and its derivative. For float in one loop each: what passes between several costs as much as the functions.
-template <typename T>
-Chunk<T> Gelu(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T e) { return e * branchless::NormalDistribution(e); }, x);
+// X · Φ(X) and its derivative.
+template <typename Vector>
+Vector Gelu(const Vector& x) {
+  if constexpr (std::is_same_v<Vector, float>) {
+    return x * branchless::NormalDistribution(x);
   } else {
-    return x * (T(0.5) * (T(1) + (x * T(0.70710678118654752440)).erf()));
+    return x * (0.5 * (1.0 + (x * 0.70710678118654752440).erf()));
   }
 }
-template <typename T>
-Chunk<T> GeluSlope(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T e) { return branchless::NormalDistribution(e) + e * branchless::NormalDensity(e); }, x);
+template <typename Vector>
+Vector GeluSlope(const Vector& x) {
+  if constexpr (std::is_same_v<Vector, float>) {
+    return branchless::NormalDistribution(x) + x * branchless::NormalDensity(x);
   } else {
-    return T(0.5) * (T(1) + (x * T(0.70710678118654752440)).erf()) +
-           x * (T(0.39894228040143267794) * ChunkExp((T(-0.5) * x.square()).eval()));
+    return 0.5 * (1.0 + (x * 0.70710678118654752440).erf()) +
+           x * (0.39894228040143267794 * ChunkExp((-0.5 * x.square()).eval()));
   }
 }
 
@@ -303,23 +317,24 @@ HEADRACE_REGISTER_OPS(polynomials) {
 // --- Exponentials ---
 
 HEADRACE_REGISTER_OPS(exponentials) {
-  Register("sigmoid", "1 / (1 + exp(-X))", OfChunks{[](const auto& x, auto) { return ChunkSigmoid(x); }}, Needs::kOut,
+  Register("sigmoid", "1 / (1 + exp(-X))", OfVectors{[](const auto& x, auto) { return ChunkSigmoid(x); }}, Needs::kOut,
            [](auto out, auto) { return out * (1 - out); }, {}, {Slope::Kind::kLinear, -2, 1});
   Register("tanh", "The hyperbolic tangent", OfChunks{[](const auto& x, auto) { return ChunkTanh(x); }}, Needs::kOut,
            [](auto out, auto) { return 1 - out * out; }, {}, {Slope::Kind::kLinear, -2, 0});
-  Register("exp", "e to the power of X", OfChunks{[](const auto& x, auto) { return ChunkExp(x); }}, Needs::kOut,
+  Register("exp", "e to the power of X", OfVectors{[](const auto& x, auto) { return ChunkExp(x); }}, Needs::kOut,
            [](auto out, auto) { return out; }, {}, {Slope::Kind::kLinear, 0, 1});
   Register("log", "The natural logarithm", OfChunks{[](const auto& x, auto) { return ChunkLog(x); }}, Needs::kX,
            [](auto x, auto) { return 1 / x; }, {}, {Slope::Kind::kPower, -1});
   Register("logsigmoid", "log(1 / (1 + exp(-X)))",
-           OfChunks{[](const auto& x, auto) { return (-ChunkSoftplus((-x).eval())).eval(); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return ChunkSigmoid((-x).eval()); }});
-  Register("softplus", "log(1 + exp(X))", OfChunks{[](const auto& x, auto) { return ChunkSoftplus(x); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return ChunkSigmoid(x); }});
-  Register("soft_relu", "log(1 + exp(X)), with X between -threshold and threshold", OfChunks{[](const auto& x, auto v) {
+           OfVectors{[](const auto& x, auto) { return Evaluated(-ChunkSoftplus(Evaluated(-x))); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto) { return ChunkSigmoid(Evaluated(-x)); }});
+  Register("softplus", "log(1 + exp(X))", OfVectors{[](const auto& x, auto) { return ChunkSoftplus(x); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto) { return ChunkSigmoid(x); }});
+  Register("soft_relu", "log(1 + exp(X)), with X between -threshold and threshold",
+           OfVectors{[](const auto& x, auto v) {
              return ChunkSoftplus(ForEachElement([v](auto e) { return Clip(e, -v.a, v.a); }, x));
            }},
-           Needs::kX, OfChunks{[](const auto& x, auto v) {
+           Needs::kX, OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e, auto s) { return std::abs(e) < v.a ? s : 0; }, x, ChunkSigmoid(x));
            }},
            {{"threshold", "the greatest |X| that makes a difference", 40.0}});
@@ -334,7 +349,7 @@ HEADRACE_REGISTER_OPS(exponentials) {
   Register("elu", "X, or alpha * (exp(X) - 1) where X < 0", OfChunks{[](const auto& x, auto v) {
              return ForEachElement([v](auto e) { return e < 0 ? v.a * e : e; }, ChunkExpLinear(x));
            }},
-           Needs::kX, OfChunks{[](const auto& x, auto v) {
+           Needs::kX, OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e, auto exp) { return e < 0 ? v.a * exp : 1; }, x, ChunkExp(x));
            }},
            {{"alpha", "minus the limit of the results", 1.0}});
@@ -342,20 +357,20 @@ HEADRACE_REGISTER_OPS(exponentials) {
            OfChunks{[](const auto& x, auto v) {
              return ForEachElement([v](auto e) { return v.a * (e < 0 ? v.b * e : e); }, ChunkExpLinear(x));
            }},
-           Needs::kX, OfChunks{[](const auto& x, auto v) {
+           Needs::kX, OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e, auto exp) { return v.a * (e < 0 ? v.b * exp : 1); }, x, ChunkExp(x));
            }},
            {{"scale", "slope for positive elements", 1.0507009873554804934193349852946},
             {"alpha", "minus the limit of the results, over scale", 1.6732632423543772848170429916717}});
   Register("swish", "X / (1 + exp(-beta * X))",
-           OfChunks{[](const auto& x, auto v) { return (x * ChunkSigmoid((v.a * x).eval())).eval(); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto v) {
+           OfVectors{[](const auto& x, auto v) { return Evaluated(x * ChunkSigmoid(Evaluated(v.a * x))); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e, auto s) { return s + v.a * e * s * (1 - s); }, x,
-                                   ChunkSigmoid((v.a * x).eval()));
+                                   ChunkSigmoid(Evaluated(v.a * x)));
            }},
            {{"beta", "factor on X in the exponent", 1.0}});
-  Register("gelu", "X * P(N(0, 1) <= X)", OfChunks{[](const auto& x, auto) { return Gelu(x); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return GeluSlope(x); }});
+  Register("gelu", "X * P(N(0, 1) <= X)", OfVectors{[](const auto& x, auto) { return Gelu(x); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto) { return GeluSlope(x); }});
 }
 
 // --- Trigonometry and erf ---
@@ -374,10 +389,10 @@ HEADRACE_REGISTER_OPS(trigonometry) {
   Register(
       "atan", "The arc whose tangent is X", [](auto x, auto) { return std::atan(x); }, Needs::kX,
       [](auto x, auto) { return 1 / (1 + x * x); });
-  Register("erf", "The error function", OfChunks{[](const auto& x, auto) { return ChunkErf(x); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) {
+  Register("erf", "The error function", OfVectors{[](const auto& x, auto) { return ChunkErf(x); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto) {
              return ForEachElement([](auto exp) { return decltype(exp)(1.12837916709551257390) * exp; },
-                                   ChunkExp((-x.square()).eval()));
+                                   ChunkExp(Evaluated(-(x * x))));
            }});
 }
 

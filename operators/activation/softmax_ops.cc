@@ -51,9 +51,9 @@ T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest) {
   for (int64_t begin = 0; begin < n; begin += kSumBlock) {
     const int64_t size = std::min(kSumBlock, n - begin);
     T* to = exp == nullptr ? block : exp + begin;
-    ForEachChunk(
+    ForEachVector(
         size, to,
-        [=](const Chunk<T>& part) {
+        [=](const auto& part) {
           return ChunkExp(ForEachElement([=](T element) { return AtLeast(lowest, element - max); }, part));
         },
         x + begin);

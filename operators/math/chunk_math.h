@@ -2,11 +2,15 @@
 // instructions, wherever it lies and whatever its neighbours are. So the bits of a result depend neither on alignment
 // nor on position. NaN gives NaN; results whose magnitude is below the smallest normal number are 0. T is float or
 // double; where Eigen has no polynomial for double, the standard library computes it, element by element.
+//
+// Functions that branchless.h has for float are of a chunk of double or of a float itself, which stands for a chunk of
+// one: ForEachVector calls them in a loop that the compiler vectorises, by chunks or for wider vectors.
 #pragma once
 
 #include <Eigen/Core>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -14,6 +18,7 @@
 
 #include "operators/math/branchless.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/wide_loop.h"
 
 namespace headrace::ops {
 
@@ -47,6 +52,16 @@ void ForEachChunk(int64_t n, T* y, Function&& function, const Arrays*... x) {
   }
 }
 
+// The value of an expression of Eigen's.
+template <typename Expression>
+auto Evaluated(const Expression& expression) {
+  if constexpr (std::is_arithmetic_v<Expression>) {
+    return expression;
+  } else {
+    return expression.eval();
+  }
+}
+
 // function(a, b, …), element by element, in a loop that the compiler vectorises where it can.
 template <typename Function, typename T, typename... More>
 Chunk<T> ForEachElement(Function&& function, const Chunk<T>& first, const More&... more) {
@@ -58,16 +73,30 @@ Chunk<T> ForEachElement(Function&& function, const Chunk<T>& first, const More&.
   return out;
 }
 
-template <typename T>
-Chunk<T> ChunkExp(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T v) { return branchless::Exp(v); }, x);
+template <typename Function, std::floating_point... Elements>
+auto ForEachElement(Function&& function, Elements... elements) {
+  return function(elements...);
+}
+
+// y = function(x, …), of floats or of chunks of double. Of floats, it is arithmetic without branches or calls: it has
+// the same bits in vectors of any width. `y` may be one of the arguments.
+template <typename T, typename Function, typename... Arrays>
+void ForEachVector(int64_t n, T* y, Function function, const Arrays*... x) {
+  if constexpr (!std::is_same_v<T, float>) {
+    ForEachChunk(n, y, function, x...);
+  } else if (n >= kChunk && HasWideVectors()) {
+    RunWide(n, y, function, x...);
   } else {
-    // Eigen's clamps its argument, so that the smallest result is not 0 but denormal: exp(-infinity) would not be 0.
-    static const T smallest = std::log(std::numeric_limits<T>::min());
-    const Chunk<T> exp = x.exp();
-    return ForEachElement([](T v, T e) { return v < smallest ? T(0) : e; }, x, exp);
+    ForEachChunk(n, y, [&](const auto&... chunk) { return ForEachElement(function, chunk...); }, x...);
   }
+}
+
+inline float ChunkExp(float x) { return branchless::Exp(x); }
+inline Chunk<double> ChunkExp(const Chunk<double>& x) {
+  // Eigen's clamps its argument, so that the smallest result is not 0 but denormal: exp(-infinity) would not be 0.
+  static const double smallest = std::log(std::numeric_limits<double>::min());
+  const Chunk<double> exp = x.exp();
+  return ForEachElement([](double v, double e) { return v < smallest ? 0 : e; }, x, exp);
 }
 
 template <typename T>
@@ -91,26 +120,18 @@ Chunk<T> ChunkTanh(const Chunk<T>& x) {
 }
 
 // 1 / (1 + exp(-x))
-template <typename T>
-Chunk<T> ChunkSigmoid(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T v) { return branchless::Sigmoid(v); }, x);
-  } else {
-    static const T smallest = std::log(std::numeric_limits<T>::min());
-    const Chunk<T> exp = (-x).exp();
-    return ForEachElement([](T v, T e) { return v < smallest ? T(0) : 1 / (1 + e); }, x, exp);
-  }
+inline float ChunkSigmoid(float x) { return branchless::Sigmoid(x); }
+inline Chunk<double> ChunkSigmoid(const Chunk<double>& x) {
+  static const double smallest = std::log(std::numeric_limits<double>::min());
+  const Chunk<double> exp = (-x).exp();
+  return ForEachElement([](double v, double e) { return v < smallest ? 0 : 1 / (1 + e); }, x, exp);
 }
 
 // log(1 + exp(x))
-template <typename T>
-Chunk<T> ChunkSoftplus(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T v) { return branchless::Softplus(v); }, x);
-  } else {
-    const Chunk<T> log = ChunkExp((-x.abs()).eval()).log1p();
-    return ForEachElement([](T v, T l) { return v != v ? v : (v > 0 ? v : T(0)) + l; }, x, log);
-  }
+inline float ChunkSoftplus(float x) { return branchless::Softplus(x); }
+inline Chunk<double> ChunkSoftplus(const Chunk<double>& x) {
+  const Chunk<double> log = ChunkExp((-x.abs()).eval()).log1p();
+  return ForEachElement([](double v, double l) { return v != v ? v : (v > 0 ? v : 0) + l; }, x, log);
 }
 
 // exp(x) - 1 where x < 0, else x
@@ -121,14 +142,8 @@ Chunk<T> ChunkExpLinear(const Chunk<T>& x) {
 }
 
 // The error function.
-template <typename T>
-Chunk<T> ChunkErf(const Chunk<T>& x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return ForEachElement([](T v) { return branchless::Erf(v); }, x);
-  } else {
-    return x.erf();
-  }
-}
+inline float ChunkErf(float x) { return branchless::Erf(x); }
+inline Chunk<double> ChunkErf(const Chunk<double>& x) { return x.erf(); }
 
 // The sine, or, with a quarter of a turn more, the cosine. The float's is a reduction in double and Taylor polynomials,
 // which take less time than Eigen's.

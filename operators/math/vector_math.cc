@@ -6,7 +6,7 @@ namespace headrace::ops {
 
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkExp(v); }, x);
+  ForEachVector(n, y, [](const auto& v) { return ChunkExp(v); }, x);
 }
 
 template <typename T>
@@ -21,7 +21,7 @@ void VectorTanh(int64_t n, const T* x, T* y) {
 
 template <typename T>
 void VectorSigmoid(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkSigmoid(v); }, x);
+  ForEachVector(n, y, [](const auto& v) { return ChunkSigmoid(v); }, x);
 }
 
 #define HEADRACE_INSTANTIATE(T)                       \

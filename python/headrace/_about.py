@@ -104,7 +104,7 @@ def about() -> dict[str, Any]:
 def text(about: dict[str, Any]) -> str:
     """What :func:`about` returns, for people."""
     kernels = about["kernels"]
-    products = ", matrix products in AVX-512" if "matrix_products" in kernels else ""
+    products = ", matrix products and activations in AVX-512" if "matrix_products" in kernels else ""
     rows = {
         "package": about["package"],
         "Python": f"{about['python']}, NumPy {about['numpy']}",

@@ -1,5 +1,11 @@
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "framework/errors.h"
 #include "framework/testing/op_test.h"
@@ -117,6 +123,59 @@ TEST(Activations, SaturateWithoutNaN) {
   EXPECT_EQ(run("tanh"), (std::vector<float>{-1, -1, 1, 1}));
   EXPECT_EQ(run("sigmoid"), (std::vector<float>{0, 0, 1, 1}));
   EXPECT_EQ(run("exp"), (std::vector<float>{0, 0, inf, inf}));
+}
+
+// The result of X and, for gradients, of as many ones.
+std::vector<float> RunOnX(const std::string& type, const std::vector<float>& x) {
+  OpTest test(type);
+  const DDim dims{static_cast<int64_t>(x.size())};
+  test.In<float>("X", dims, x);
+  const std::string out = type.ends_with("_grad") ? "X@GRAD" : "Out";
+  if (out == "X@GRAD") {
+    test.In<float>("Out@GRAD", dims, std::vector<float>(x.size(), 1));
+  }
+  test.Out(out).Run();
+  return test.Get<float>(out);
+}
+
+// Vectors of 512 bits compute whole tensors where the processor has them, but none of tensors of a few elements.
+TEST(Activations, BitsDoNotDependOnTheWidthOfVectors) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> x;
+  for (int i = -400; i <= 400; ++i) {
+    x.push_back(0.05F * static_cast<float>(i));
+  }
+  for (float magnitude = 1e-44F; magnitude < kInfinity; magnitude *= magnitude < 1e-40F ? 2 : 1.25F) {
+    x.push_back(magnitude);
+    x.push_back(-magnitude);
+  }
+  x.insert(x.end(), {-0.0F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()});
+  const auto check = [](const std::string& type, const std::vector<float>& all) {
+    static constexpr int64_t kPart = 13;
+    const std::vector<float> whole = RunOnX(type, all);
+    for (size_t begin = 0; begin < all.size(); begin += kPart) {
+      const auto first = all.begin() + static_cast<int64_t>(begin);
+      const std::vector<float> part(first, first + std::min<int64_t>(kPart, all.end() - first));
+      const std::vector<float> out = RunOnX(type, part);
+      for (size_t i = 0; i < part.size(); ++i) {
+        ASSERT_EQ(std::isnan(out[i]), std::isnan(whole[begin + i])) << type << " of " << part[i];
+        ASSERT_TRUE(std::isnan(out[i]) || std::bit_cast<int32_t>(out[i]) == std::bit_cast<int32_t>(whole[begin + i]))
+            << type << " of " << part[i] << ": " << out[i] << " and " << whole[begin + i];
+      }
+    }
+  };
+  for (const std::string type :
+       {"exp", "sigmoid", "logsigmoid", "logsigmoid_grad", "softplus", "softplus_grad", "soft_relu", "soft_relu_grad",
+        "elu_grad", "selu_grad", "swish", "swish_grad", "gelu", "gelu_grad", "erf", "erf_grad"}) {
+    check(type, x);
+  }
+  // Large angles are not computed in vectors, nor are their neighbours.
+  std::vector<float> angles;
+  std::ranges::copy_if(x, std::back_inserter(angles), [](float each) { return std::abs(each) < 1e6F; });
+  for (const std::string type : {"sin", "sin_grad", "cos", "cos_grad"}) {
+    check(type, angles);
+    check(type, x);
+  }
 }
 
 TEST(Activations, RefuseIntegers) {

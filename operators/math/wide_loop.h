@@ -1,0 +1,31 @@
+// A loop over elements in vectors of 512 bits, for processors with AVX-512, which choose it at run time: x86-64-v3
+// compiles everything else for 256 bits.
+#pragma once
+
+#include <cstdint>
+
+#include "operators/math/element_loop.h"
+
+namespace headrace::ops {
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
+// What `function` calls becomes a part of this one. So no function for AVX-512 has a name that another source has, too,
+// and none can be linked into it.
+template <typename T, typename Function, typename... Arrays>
+__attribute__((flatten, target("avx512f,prefer-vector-width=512"))) void RunWide(int64_t n, T* y, Function function,
+                                                                                 const Arrays*... x) {
+  HEADRACE_INDEPENDENT_ITERATIONS
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = function(x[i]...);
+  }
+}
+
+inline bool HasWideVectors() { return __builtin_cpu_supports("avx512f") != 0; }
+#else
+template <typename T, typename Function, typename... Arrays>
+void RunWide(int64_t, T*, Function, const Arrays*...) {}
+
+inline bool HasWideVectors() { return false; }
+#endif
+
+}  // namespace headrace::ops
