@@ -102,11 +102,46 @@ void Apply(int64_t n, T* y, const OfVectors<Function>& of, const Values<T>& valu
       x, factor...);
 }
 
+// The sine after some quarters of a turn: 0 is the sine, 1 the cosine, 2 minus the sine.
+struct OfAngles {
+  int32_t quarters;
+
+  template <typename T>
+  T operator()(T x) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (std::abs(x) <= branchless::kLargestAngle) {
+        return branchless::SineWithin(x, quarters);
+      }
+    }
+    return quarters == 0 ? std::sin(x) : quarters == 1 ? std::cos(x) : -std::sin(x);
+  }
+};
+template <typename T, typename... Factor>
+void Apply(int64_t n, T* y, const OfAngles& of, const Values<T>&, const T* x, const Factor*... factor) {
+  if constexpr (std::is_same_v<T, float>) {
+    int32_t others = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      others |= static_cast<int32_t>(branchless::MagnitudeOf(x[i]) > branchless::BitsOf(branchless::kLargestAngle));
+    }
+    if (others == 0) {
+      ForEachVector(
+          n, y, [of](float v, auto... by) { return (by * ... * branchless::SineWithin(v, of.quarters)); }, x,
+          factor...);
+      return;
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = (factor[i] * ... * of(x[i]));
+  }
+}
+
 // How many elements a block has: functions of single ones do little with each.
 template <typename Function>
 constexpr int64_t kBlock = kElementsPerBlock;
 template <typename Function>
 constexpr int64_t kBlock<OfChunks<Function>> = kElementsPerBlock / 4;
+template <>
+constexpr int64_t kBlock<OfAngles> = kElementsPerBlock / 4;
 template <typename Function>
 constexpr int64_t kBlock<OfVectors<Function>> = kElementsPerBlock / 4;
 
@@ -376,10 +411,8 @@ HEADRACE_REGISTER_OPS(exponentials) {
 // --- Trigonometry and erf ---
 
 HEADRACE_REGISTER_OPS(trigonometry) {
-  Register("sin", "The sine", OfChunks{[](const auto& x, auto) { return ChunkSin(x); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return ChunkCos(x); }});
-  Register("cos", "The cosine", OfChunks{[](const auto& x, auto) { return ChunkCos(x); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto) { return (-ChunkSin(x)).eval(); }});
+  Register("sin", "The sine", OfAngles{0}, Needs::kX, OfAngles{1});
+  Register("cos", "The cosine", OfAngles{1}, Needs::kX, OfAngles{2});
   Register(
       "asin", "The arc whose sine is X", [](auto x, auto) { return std::asin(x); }, Needs::kX,
       [](auto x, auto) { return 1 / std::sqrt(1 - x * x); });

@@ -1,7 +1,7 @@
-// The exponential function, its relatives and the error function of a float, as arithmetic without branches or calls,
-// which compilers vectorise: each element by the same instructions, in a vector or alone, so with the same bits. NaN
-// gives NaN. Relative errors of normal results are at most 3e-7, except NormalDistribution's; smaller results are 0,
-// except Erf's, which are subnormal.
+// The exponential function, its relatives, the error function and the sine of a float, as arithmetic without branches
+// or calls, which compilers vectorise: each element by the same instructions, in a vector or alone, so with the same
+// bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except NormalDistribution's; smaller results
+// are 0, except Erf's and sines, which are subnormal.
 //
 // The reduction and the polynomial of Exp are those of S. L. Moshier's Cephes library (expf); that of Log1p is a
 // minimax fit.
@@ -120,6 +120,38 @@ inline float Erf(float x) {
   q = MultiplyAdd(q, square, 1.0F);
   const int32_t erf = BitsOf(magnitude * p / q);
   return NaNFrom(x, std::bit_cast<float>((erf < BitsOf(1.0F) ? erf : BitsOf(1.0F)) | SignOf(x)));
+}
+
+// The sine, or the cosine with one quarter of a turn more, or minus the sine with two, for |x| <= kLargestAngle, where
+// the whole number of quarters in x is exact: Taylor polynomials of what is left.
+inline constexpr float kLargestAngle = 1e6F;
+inline float SineWithin(float x, int32_t quarters) {
+#if defined(FP_FAST_FMAF)
+  constexpr float kRounding = 0x1.8p23F;  // as in ExpWithin
+  const float shifted = MultiplyAdd(x, 0x1.45f306p-1F, kRounding);
+  const float count = shifted - kRounding;
+  // π/2 in three parts; the first difference is exact.
+  const float rest =
+      MultiplyAdd(count, 0x1.ee59dap-50F, MultiplyAdd(count, 0x1.777a5cp-25F, MultiplyAdd(count, -0x1.921fb6p+0F, x)));
+  const int32_t turn = BitsOf(shifted) + quarters;
+#else
+  constexpr double kRounding = 0x1.8p52;
+  const double count = (x * 0.63661977236758134308 + kRounding) - kRounding;
+  const auto rest = static_cast<float>((x - count * 0x1.921fb544p0) - count * 0x1.0b4611a6p-34);
+  const int32_t turn = static_cast<int32_t>(count) + quarters;
+#endif
+  const float square = rest * rest;
+  float sine = 1.0F / 362880;
+  sine = MultiplyAdd(sine, square, -1.0F / 5040);
+  sine = MultiplyAdd(sine, square, 1.0F / 120);
+  sine = MultiplyAdd(sine, square, -1.0F / 6);
+  sine = MultiplyAdd(rest * square, sine, rest);
+  float cosine = 1.0F / 40320;
+  cosine = MultiplyAdd(cosine, square, -1.0F / 720);
+  cosine = MultiplyAdd(cosine, square, 1.0F / 24);
+  cosine = MultiplyAdd(cosine, square, -0.5F);
+  cosine = MultiplyAdd(cosine, square, 1.0F);
+  return std::bit_cast<float>(BitsOf((turn & 1) != 0 ? cosine : sine) ^ ((turn & 2) << 30));
 }
 
 // Φ, the distribution function of the normal distribution, and its density. Φ has an absolute error of at most 1e-7:

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <Eigen/Core>
-#include <array>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
@@ -144,56 +143,5 @@ Chunk<T> ChunkExpLinear(const Chunk<T>& x) {
 // The error function.
 inline float ChunkErf(float x) { return branchless::Erf(x); }
 inline Chunk<double> ChunkErf(const Chunk<double>& x) { return x.erf(); }
-
-// The sine, or, with a quarter of a turn more, the cosine. The float's is a reduction in double and Taylor polynomials,
-// which take less time than Eigen's.
-template <typename T>
-Chunk<T> SineAfterQuarters(const Chunk<T>& x, int quarters) {
-  const auto exact = [quarters](T v) { return quarters == 0 ? std::sin(v) : std::cos(v); };
-  if constexpr (std::is_same_v<T, float>) {
-    Chunk<T> out;
-    // Up to here, the multiples of the first part of π/2, which has 33 bits, are exact.
-    constexpr float kLargest = 1e6F;
-    constexpr double kRounding = 0x1.8p52;  // a sum with this has no fraction
-    int32_t others = 0;
-    std::array<float, kChunk> rest;
-    std::array<int32_t, kChunk> turn;
-    for (int i = 0; i < kChunk; ++i) {
-      const bool is_small = std::abs(x[i]) <= kLargest;
-      others |= static_cast<int32_t>(!is_small);
-      const double v = is_small ? x[i] : 0.0F;
-      const double count = (v * 0.63661977236758134308 + kRounding) - kRounding;
-      rest[i] = static_cast<float>((v - count * 0x1.921fb544p0) - count * 0x1.0b4611a6p-34);
-      turn[i] = static_cast<int32_t>(count) + quarters;
-    }
-    for (int i = 0; i < kChunk; ++i) {
-      const float r = rest[i];
-      const float square = r * r;
-      const float sine =
-          r + r * square * (-1.0F / 6 + square * (1.0F / 120 + square * (-1.0F / 5040 + square * (1.0F / 362880))));
-      const float cosine =
-          1 - (0.5F * square - square * square * (1.0F / 24 + square * (-1.0F / 720 + square * (1.0F / 40320))));
-      const float value = (turn[i] & 1) != 0 ? cosine : sine;
-      out[i] = (turn[i] & 2) != 0 ? -value : value;
-    }
-    for (int i = 0; i < kChunk && others != 0; ++i) {
-      if (!(std::abs(x[i]) <= kLargest)) {
-        out[i] = exact(x[i]);
-      }
-    }
-    return out;
-  } else {
-    return ForEachElement(exact, x);
-  }
-}
-
-template <typename T>
-Chunk<T> ChunkSin(const Chunk<T>& x) {
-  return SineAfterQuarters(x, 0);
-}
-template <typename T>
-Chunk<T> ChunkCos(const Chunk<T>& x) {
-  return SineAfterQuarters(x, 1);
-}
 
 }  // namespace headrace::ops

@@ -50,6 +50,19 @@ TEST(Branchless, ErrorsAreAFewUnitsInTheLastPlace) {
   }
 }
 
+TEST(Branchless, SinesOfLargeAnglesAreExactEnough) {
+  for (float x = 1e-4F; x <= branchless::kLargestAngle; x *= 1.00003F) {
+    for (const double angle : {static_cast<double>(x), -static_cast<double>(x)}) {
+      const double exact[] = {std::sin(angle), std::cos(angle), -std::sin(angle)};
+      for (int quarters = 0; quarters < 3; ++quarters) {
+        ASSERT_NEAR(branchless::SineWithin(static_cast<float>(angle), quarters), exact[quarters],
+                    3e-7 * std::abs(exact[quarters]))
+            << angle << ", " << quarters;
+      }
+    }
+  }
+}
+
 TEST(Branchless, LimitsAreExact) {
   constexpr float kSmallest = std::numeric_limits<float>::min();
   constexpr float kLargest = std::numeric_limits<float>::max();
