@@ -17,10 +17,10 @@
 
 namespace headrace::ops {
 
-// Of sixteen at a time, which the compiler keeps in vector registers.
+// Of so many at a time, which the compiler keeps in vector registers, that none waits for the one before.
 template <typename T>
 T Maximum(int64_t n, const T* x) {
-  constexpr int64_t kLanes = 16;
+  constexpr int64_t kLanes = 128 / sizeof(T);
   T lanes[kLanes];
   std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
   int64_t i = 0;
@@ -84,8 +84,9 @@ void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
     for (int64_t at = begin * cols; at < end * cols; at += cols) {
       const T sum =
           cols < kShort ? Sum(cols, out + at) : SumOfExp(cols, x + at, Maximum(cols, x + at), out + at, lowest);
+      const T scale = 1 / sum;  // quotients take longer
       for (int64_t c = at; c < at + cols; ++c) {
-        out[c] /= sum;
+        out[c] *= scale;
       }
     }
   });
