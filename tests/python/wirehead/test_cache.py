@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import remove_chunk
 from numbered import fill, numbered, swaps
-from stored import remove_chunk
 
 from headrace.wirehead import Config, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator

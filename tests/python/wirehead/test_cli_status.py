@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import Command, run, settings, stored
-from stored import remove_chunk
+from damage import remove_chunk
 
 from headrace.wirehead import MongoTupleheadDataset, compat
 from headrace.wirehead._format.sample import chunk_names

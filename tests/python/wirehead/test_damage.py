@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import remove_chunk, table
 from numbered import fill, numbered, swaps
-from stored import remove_chunk, table
 
 from headrace.wirehead import CorruptSampleError, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pieces import CAP, sample, whole
+from chunked_samples import CAP, sample, whole
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._protocol.cache import Cache

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chunked_samples import CAP, sample, whole
+from damage import table
 from ferretdb_server import BINARY, SKIPPED, Server
-from pieces import CAP, sample, whole
-from stored import table
 
 from headrace.wirehead import StoreError, WireheadManager
 from headrace.wirehead._protocol.cache import Cache

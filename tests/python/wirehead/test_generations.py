@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 import pytest
+from damage import remove_chunk
 from numbered import fill, numbered, swaps
-from stored import remove_chunk
 
 import headrace.wirehead._protocol.writer as writing
 from headrace.wirehead import CorruptSampleError, MongoTupleheadDataset

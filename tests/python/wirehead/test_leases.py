@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from damage import bury
 from numbered import numbered, swaps
-from stored import bury
 
 from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stored import remove_chunk
+from damage import remove_chunk
 
 import headrace.fluid as fluid
 from headrace import DataLoader

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import table
+from damage import table
 
 import headrace.wirehead._stores.local_store as local_stores
 from headrace.wirehead import MongoheadDataset

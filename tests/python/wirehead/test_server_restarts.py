@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chunked_samples import sample, whole
 from ferretdb_server import Server
-from pieces import sample, whole
 
 from headrace import DataLoader
 from headrace.wirehead import Config, MongoTupleheadDataset, StoreUnreachableError

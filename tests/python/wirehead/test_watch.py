@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import remove_chunk
 from simulated_threads import Threading
-from stored import remove_chunk
 
 import headrace.wirehead._protocol.lease as leases
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager

@@ -114,7 +114,7 @@ class MongoStore:
         self._seen: Any = None  # the latest time of the server's that an operation has seen the state of
         self._seen_lock = threading.Lock()
         self.ends = math.inf
-        self._helpers = _Helpers(self.parallel - 1)
+        self._chunk_threads = _ChunkThreads(self.parallel - 1)
         _opened.add(self)
         # Without an incarnation: the settings, and collections of format 2.
         counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
@@ -222,7 +222,7 @@ class MongoStore:
                     except Exception as error:
                         errors.append(error)
 
-        helps = [self._helpers.submit(work) for _ in range(min(self.parallel, len(items)) - 1)]
+        helps = [self._chunk_threads.submit(work) for _ in range(min(self.parallel, len(items)) - 1)]
         work()
         for help in helps:
             if not help.cancel():  # it has begun
@@ -306,7 +306,7 @@ class MongoStore:
 
     def close(self) -> None:
         self.begin_close()
-        self._helpers.close()
+        self._chunk_threads.close()
         with pymongo.timeout(_left(self.ends)):  # it tells the server that its sessions end
             self._client.close()
         _opened.discard(self)
@@ -493,7 +493,7 @@ def _left(deadline: float) -> float:
     return max(0.05, deadline - time.monotonic())
 
 
-class _Helpers:
+class _ChunkThreads:
     """Threads that take part in others' work, from the first time on that there is any. Thread-safe.
 
     Not those of an executor: the interpreter waits for them at exit, even if the server has gone silent.
