@@ -45,9 +45,8 @@ def _append_lstm(
         raise errors.InvalidArgument(f"layers.{layer}: h_0 and c_0 must be given together")
     if h_0 is not None and c_0 is not None:
         inputs |= {"H0": check_variable(h_0, "h_0", layer), "C0": check_variable(c_0, "c_0", layer)}
-    outputs = {slot: helper.create_variable(dtype) for slot in (result, "Cell")}
-    unused = {slot: helper.create_variable(dtype) for slot in intermediates}
-    helper.append_op(inputs, outputs | unused, attrs)
+    outputs = {slot: helper.create_variable(dtype) for slot in (result, "Cell", *intermediates)}
+    helper.append_op(inputs, outputs, attrs)
     return outputs[result], outputs["Cell"]
 
 
@@ -197,17 +196,16 @@ def dynamic_gru(
         "Weight": helper.create_weight(param_attr, [size, 3 * size], input.dtype),
         "Bias": helper.create_parameter(bias_attr, [1, 3 * size], input.dtype, is_bias=True),
     }
-    hidden = helper.create_variable(input.dtype)
-    slots = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden")
-    intermediates = {slot: helper.create_variable(input.dtype) for slot in slots}
+    slots = ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden")
+    outputs = {slot: helper.create_variable(input.dtype) for slot in slots}
     attrs = {
         "is_reverse": is_reverse,
         "gate_activation": gate_activation,
         "activation": candidate_activation,
         "origin_mode": origin_mode,
     }
-    helper.append_op(inputs, {"Hidden": hidden, **intermediates}, attrs)
-    return hidden
+    helper.append_op(inputs, outputs, attrs)
+    return outputs["Hidden"]
 
 
 def gru_unit(
