@@ -9,13 +9,11 @@
 #include "framework/thread_pool.h"
 #include "operators/math/gemm_panels.h"
 #include "operators/math/transpose.h"
+#include "operators/math/wide_loop.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define HEADRACE_GEMM_AVX2
-#if defined(__GNUC__) && !defined(__clang__)  // Clang has another pragma; it gets the same bits from AVX2
-#define HEADRACE_GEMM_AVX512
-#endif
 #endif
 
 namespace headrace::ops {
@@ -53,7 +51,7 @@ struct GemmIsa {
   void (*row)(const GemmTile<T>&);
 };
 
-#if defined(HEADRACE_GEMM_AVX512)
+#if defined(HEADRACE_AVX512)
 #pragma GCC push_options
 #pragma GCC target("avx512f,prefer-vector-width=512")
 namespace avx512 {
@@ -100,8 +98,8 @@ void MultiplyAdd(const Vector& a, const Vector& b, Vector* sum) {
 template <typename T>
 const GemmIsa<T>& BestIsa() {
   static const GemmIsa<T> isa = [] {
-#if defined(HEADRACE_GEMM_AVX512)
-    if (__builtin_cpu_supports("avx512f")) {
+#if defined(HEADRACE_AVX512)
+    if (HasWideVectors()) {
       return avx512::Isa<T>();
     }
 #endif

@@ -8,7 +8,12 @@
 
 namespace headrace::ops {
 
+// Clang has other attributes and pragmas; it gets the same bits from AVX2.
 #if defined(__AVX2__) && defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
+#define HEADRACE_AVX512
+#endif
+
+#if defined(HEADRACE_AVX512)
 // What `function` calls becomes a part of this one. So no function for AVX-512 has a name that another source has, too,
 // and none can be linked into it.
 template <typename T, typename Function, typename... Arrays>
