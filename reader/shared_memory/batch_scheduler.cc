@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kLookAtDeviceNs = 200'000;
 // How often Wait looks whether producers have nothing to do, if it may open more batches.
 constexpr int64_t kLookAtProducersNs = 10'000'000;
-// How often Wait looks for deaths while batches are ready.
-constexpr uint64_t kLookEveryNs = 20'000'000;
+// How often Wait looks whether processes have ended, if nobody tells it.
+constexpr int64_t kLookEveryNs = 20'000'000;
 // The samples that a batch was collated from stay in its slot so that their pages can be reused, unless the consumer
 // keeps more batches than this.
 constexpr uint32_t kHeldWithSamples = 2;
@@ -60,7 +60,7 @@ BatchScheduler::~BatchScheduler() {
   Shutdown();
   const OwnerLock lock(*this);
   for (const uint32_t slot : read_by_children_) {
-    ForkedChildren::Instance().NoteFreed(taken_[slot]);
+    ForkedChildren::Instance().GiveUp(taken_[slot].forks);
     arena_->KeepAtEnd(slot);
   }
 }
@@ -73,10 +73,10 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
   std::vector<uint32_t> idle;
   {
     const OwnerLock lock(*this);
+    FreeUnread();  // before other slots are taken into use
     batches_.StartEpoch(start);
     consumer_batch_ = start.first_batch;
     sleep_.Wake();
-    FreeUnread();
     idle = batches_.slots().TakeIdle();
   }
   GiveBack(idle);
@@ -189,14 +189,21 @@ std::optional<WaitOutcome> BatchScheduler::Decided() {
   return std::nullopt;
 }
 
+void BatchScheduler::LookForEnds(uint64_t now_ns) {
+  if (now_ns < next_look_ns_) {
+    return;
+  }
+  next_look_ns_ = now_ns + kLookEveryNs;
+  repair_.NoteDeaths();
+  if (FreeUnread()) {
+    batches_.Open();
+  }
+}
+
 std::optional<WaitOutcome> BatchScheduler::TryWait() {
   const OwnerLock lock(*this);
   const uint64_t now = CoarseNanoseconds();
-  // Even while batches are always ready: a dead worker should be replaced.
-  if (now >= next_look_ns_) {
-    repair_.NoteDeaths();
-    next_look_ns_ = now + kLookEveryNs;
-  }
+  LookForEnds(now);  // even while batches are always ready: a dead worker should be replaced
   if (producers_.TellOfDeaths()) {
     return WaitOutcome::kProducerDied;
   }
@@ -246,6 +253,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
   for (;;) {
     bool nothing_open = false;
     bool may_open_more = false;
+    bool children_have_slots = false;
     {
       const OwnerLock lock(*this);
       if (const std::optional<WaitOutcome> outcome = Decided()) {
@@ -254,6 +262,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
       batches_.OpenMore();
       may_open_more = batches_.may_open_more();
       nothing_open = batches_.batches().empty();
+      children_have_slots = !read_by_children_.empty();
       if (producers_.has_deaths()) {
         producers_.TellOfDeaths();
         return WaitOutcome::kProducerDied;
@@ -289,6 +298,9 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
     if (may_open_more) {
       left = std::min(left, kLookAtProducersNs);
     }
+    if (children_have_slots) {
+      left = std::min(left, kLookEveryNs);
+    }
     const ConsumerSleep::Result result = sleep_.Sleep(producers_.fd(), left);
     if (result == ConsumerSleep::Result::kSignal) {
       return WaitOutcome::kInterrupted;
@@ -298,6 +310,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
       repair_.NoteDeaths();
     }
     const uint64_t now = CoarseNanoseconds();
+    LookForEnds(now);
     if (now >= next_check_ns_) {
       repair_.CheckSharedState();
       next_check_ns_ = now + recheck_ns_;
@@ -345,11 +358,11 @@ ReadyBatch BatchScheduler::HandOut(OpenBatch& batch) {
   if (batch.has_slot) {
     batches_.CloseClaims(batch);  // a collation that was not needed
     batches_.slots().Hold();
-    taken_[batch.slot] = ForkedChildren::Instance().NoteTaken();
+    taken_[batch.slot] = {ForkedChildren::Instance().NoteTaken(), true, false};
+    ++with_consumer_;
     ready.slot = arena_->slot_data(batch.slot);
     // Slots that a device still reads come back by themselves.
-    const size_t held = batches_.slots().held();
-    ready.last_slots = held - std::min(memory_.fenced(), held) + options_.prefetch >= arena_->slot_count();
+    ready.last_slots = with_consumer_ + read_by_children_.size() + options_.prefetch >= arena_->slot_count();
   }
   return ready;
 }
@@ -396,7 +409,7 @@ ReadyBatch BatchScheduler::Take() {
       idle = batches_.slots().TakeIdle();
     }
     batches_.Advance();
-    many_held = batches_.slots().held() > kHeldWithSamples;
+    many_held = with_consumer_ > kHeldWithSamples;
   }
   GiveBack(idle);
   if (ready.slot == nullptr) {
@@ -426,12 +439,23 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
   if (!InOwner()) {
     return;
   }
-  const bool fenced = memory_.Fence(slot);
-  if (!held_facts_.empty()) {
+  {
     const OwnerLock lock(*this);
-    trace_.Write(BatchEvent(TraceKind::kReleased, slot, held_facts_[slot], MonotonicNanoseconds()));
+    if (!held_facts_.empty()) {
+      trace_.Write(BatchEvent(TraceKind::kReleased, slot, held_facts_[slot], MonotonicNanoseconds()));
+    }
+    --with_consumer_;
+    TakenSlot& taken = taken_[slot];
+    ForkedChildren& children = ForkedChildren::Instance();
+    if (!children.Free(taken.forks)) {
+      children.ForgetEnded();
+      taken.read_by_children = !children.Free(taken.forks);
+    }
+    if (taken.read_by_children) {
+      read_by_children_.push_back(slot);
+    }
   }
-  if (!fenced) {
+  if (!memory_.Fence(slot)) {
     FreeHeld({&slot, 1});
   }
   FreeEnded(/*urgent=*/false);
@@ -441,12 +465,9 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   std::vector<uint32_t> unused;
   {
     const OwnerLock lock(*this);
-    bool kept = false;
     for (const uint32_t slot : slots) {
-      kept |= !FreeOrKeep(slot);
-    }
-    if (kept) {
-      FreeUnread();  // a look costs system calls, so there is one only where another slot would be taken into use
+      taken_[slot].in_use = false;
+      FreeIfUnused(slot);
     }
     if (!batches_.stopped()) {
       batches_.Open();
@@ -457,21 +478,28 @@ void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   GiveBack(unused);
 }
 
-bool BatchScheduler::FreeOrKeep(uint32_t slot) {
-  ForkedChildren& children = ForkedChildren::Instance();
-  if (children.MayRead(taken_[slot])) {
-    read_by_children_.push_back(slot);
-    return false;
+void BatchScheduler::FreeIfUnused(uint32_t slot) {
+  if (!taken_[slot].in_use && !taken_[slot].read_by_children) {
+    batches_.slots().Free(slot, true);
   }
-  children.NoteFreed(taken_[slot]);
-  batches_.slots().Free(slot, true);
-  return true;
 }
 
-void BatchScheduler::FreeUnread() {
-  for (const uint32_t slot : std::exchange(read_by_children_, {})) {
-    FreeOrKeep(slot);
+bool BatchScheduler::FreeUnread() {
+  if (read_by_children_.empty()) {
+    return false;
   }
+  ForkedChildren& children = ForkedChildren::Instance();
+  children.ForgetEnded();
+  const std::vector<uint32_t> before = std::exchange(read_by_children_, {});
+  for (const uint32_t slot : before) {
+    taken_[slot].read_by_children = !children.Free(taken_[slot].forks);
+    if (taken_[slot].read_by_children) {
+      read_by_children_.push_back(slot);
+    } else {
+      FreeIfUnused(slot);
+    }
+  }
+  return read_by_children_.size() < before.size();
 }
 
 bool BatchScheduler::FreeEnded(bool urgent) {

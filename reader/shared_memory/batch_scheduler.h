@@ -209,6 +209,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // The outcome of a Wait that need not wait, if so.
   std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
+  // From time to time, looks whether producers or forked children have ended.
+  void LookForEnds(uint64_t now_ns) HR_REQUIRES(mutex_);
   WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
   // See NapLength. False if a signal handler ran.
   bool Nap(int64_t timeout_ns) HR_EXCLUDES(mutex_);
@@ -218,13 +220,19 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // Counts and traces that. Returns how many bytes of memory the batch takes, 0 if it has no rows.
   uint64_t NoteHandOut(const OpenBatch& batch, const ReadyBatch& ready) HR_REQUIRES(mutex_);
 
+  // What keeps a slot that the consumer got from being used again.
+  struct TakenSlot {
+    uint64_t forks = 0;             // of ForkedChildren, when the consumer got it
+    bool in_use = false;            // by the consumer, or by a device after that
+    bool read_by_children = false;  // that were forked while the consumer had it
+  };
+
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
-  // Frees slots that the consumer had and that no device reads any more, once no forked child may read them.
+  // Neither the consumer nor a device uses these slots any more.
   void FreeHeld(std::span<const uint32_t> slots) HR_EXCLUDES(mutex_);
-  // Frees a slot that the consumer had, or keeps it while a forked child may read it; whether it is free.
-  bool FreeOrKeep(uint32_t slot) HR_REQUIRES(mutex_);
-  // Frees those kept whose children have ended.
-  void FreeUnread() HR_REQUIRES(mutex_);
+  void FreeIfUnused(uint32_t slot) HR_REQUIRES(mutex_);
+  // Looks whether children have ended that kept slots from being used again; whether one has freed any.
+  bool FreeUnread() HR_REQUIRES(mutex_);
   // Frees the slots that devices have finished with (DeviceFence::TakeEnded); returns whether others remain.
   bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
   // Returns the memory of free slots, which the caller has taken out of the pool, to the system.
@@ -250,11 +258,11 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ArenaRepair repair_ HR_GUARDED_BY(mutex_);
   uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
-  uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;    // for deaths, by the coarse clock
-  uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;   // of the shared state, by the coarse clock
-  std::vector<BatchFacts> held_facts_;                 // by slot, if there is a trace; the elements under mutex_
-  std::vector<uint64_t> taken_ HR_GUARDED_BY(mutex_);  // by slot: of ForkedChildren, when the consumer got it
-  // What the consumer has let go of, but forked children may read.
+  uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;     // for ends, by the coarse clock
+  uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;    // of the shared state, by the coarse clock
+  std::vector<BatchFacts> held_facts_;                  // by slot, if there is a trace; the elements under mutex_
+  std::vector<TakenSlot> taken_ HR_GUARDED_BY(mutex_);  // by slot
+  uint32_t with_consumer_ HR_GUARDED_BY(mutex_) = 0;    // slots; devices' and children's are not counted
   std::vector<uint32_t> read_by_children_ HR_GUARDED_BY(mutex_);
   SchedulerStats stats_ HR_GUARDED_BY(mutex_);
 };

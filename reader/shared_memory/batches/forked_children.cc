@@ -44,13 +44,16 @@ uint64_t ForkedChildren::NoteTaken() {
   return forks_;
 }
 
-bool ForkedChildren::MayRead(uint64_t taken) {
+bool ForkedChildren::Free(uint64_t taken) {
   const MutexLock lock(mutex_);
-  ForgetEnded(taken + 1);
-  return !children_.empty() && children_.back().fork > taken;
+  if (!children_.empty() && children_.back().fork > taken) {
+    return false;
+  }
+  --held_;
+  return true;
 }
 
-void ForkedChildren::NoteFreed(uint64_t taken) {
+void ForkedChildren::GiveUp(uint64_t taken) {
   const MutexLock lock(mutex_);
   --held_;
   std::erase_if(children_, [&](Child& child) {
@@ -62,9 +65,14 @@ void ForkedChildren::NoteFreed(uint64_t taken) {
   });
 }
 
-void ForkedChildren::ForgetEnded(uint64_t first) {
-  std::erase_if(children_, [&](const Child& child) {
-    const bool ended = child.fork >= first && IsClosed(child.fd);
+void ForkedChildren::ForgetEnded() {
+  const MutexLock lock(mutex_);
+  EraseEnded();
+}
+
+void ForkedChildren::EraseEnded() {
+  std::erase_if(children_, [](const Child& child) {
+    const bool ended = IsClosed(child.fd);
     if (ended) {
       CloseEnd(child.fd);
     }
@@ -77,7 +85,7 @@ void ForkedChildren::BeforeFork() {
   if (held_ == 0) {
     return;
   }
-  ForgetEnded(0);
+  EraseEnded();
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
     ends = {-1, -1};  // no descriptor is left; the fork is not to fail for that

@@ -25,10 +25,12 @@ class HEADRACE_API ForkedChildren {
 
   // The consumer gets a slot. Returns what the other calls want to know about it: the number of forks so far.
   uint64_t NoteTaken() HR_EXCLUDES(mutex_);
-  // Whether a child that was forked since then lives.
-  bool MayRead(uint64_t taken) HR_EXCLUDES(mutex_);
-  // The slot will not be asked about again.
-  void NoteFreed(uint64_t taken) HR_EXCLUDES(mutex_);
+  // The consumer has let go of the slot. Returns whether it may be used again; if not, ask again after ForgetEnded.
+  bool Free(uint64_t taken) HR_EXCLUDES(mutex_);
+  // The slot will not be asked about again, although a child may read it.
+  void GiveUp(uint64_t taken) HR_EXCLUDES(mutex_);
+  // Looks which children have ended: a system call for each of them.
+  void ForgetEnded() HR_EXCLUDES(mutex_);
 
  private:
   struct Child {
@@ -41,8 +43,7 @@ class HEADRACE_API ForkedChildren {
   void BeforeFork() HR_NO_THREAD_SAFETY_ANALYSIS;
   void AfterForkInParent() HR_NO_THREAD_SAFETY_ANALYSIS;
   void AfterForkInChild() HR_NO_THREAD_SAFETY_ANALYSIS;
-  // Forgets the children made by fork `first` or later that have ended.
-  void ForgetEnded(uint64_t first) HR_REQUIRES(mutex_);
+  void EraseEnded() HR_REQUIRES(mutex_);
 
   Mutex mutex_;
   uint64_t forks_ HR_GUARDED_BY(mutex_) = 0;  // while slots were held

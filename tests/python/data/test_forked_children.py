@@ -22,23 +22,23 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 class Child:
-    """Compares what it was given with copies made as it began, once it is told to."""
+    """Compares what it was given with copies made before it began, once it is told to."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._receiver, self._sender = CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=_compare, args=(batches, self._receiver))
+        copies = [batch.copy() for batch in batches]
+        self.process = CONTEXT.Process(target=_compare, args=(batches, copies, self._receiver))
         self.process.start()  # and forgets its arguments
 
     def keeps_its_batches(self) -> bool:
         self._sender.send(None)
-        self.process.join(60)
+        self.process.join(100)
         self._sender.close()
         self._receiver.close()
         return self.process.exitcode == 0
 
 
-def _compare(batches: list[Any], receiver: Any) -> None:
-    before = [batch.copy() for batch in batches]
+def _compare(batches: list[Any], before: list[Any], receiver: Any) -> None:
     receiver.recv()
     os._exit(0 if all(map(np.array_equal, batches, before)) else 1)
 

@@ -1,5 +1,6 @@
 // Batches that the consumer holds while a child is forked: the child reads them as they were for as long as it lives.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,44 +18,6 @@
 
 namespace headrace::shared_memory {
 namespace {
-
-// A child that does nothing until it is let go, and then says whether `body` holds.
-class WaitingChild {
- public:
-  explicit WaitingChild(const std::function<bool()>& body)
-      : gate_(Pipe()), child_([&] {
-          char byte = 0;
-          const bool let_go = read(gate_[0], &byte, 1) == 1;
-          _exit(let_go && body() ? 0 : 1);
-        }) {
-    close(gate_[0]);
-  }
-  ~WaitingChild() { LetGo(); }
-  WaitingChild(const WaitingChild&) = delete;
-  WaitingChild& operator=(const WaitingChild&) = delete;
-
-  bool Holds() {
-    LetGo();
-    return child_.Join() == 0;
-  }
-
- private:
-  static std::array<int, 2> Pipe() {
-    std::array<int, 2> ends{-1, -1};
-    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-    return ends;
-  }
-  void LetGo() {
-    if (gate_[1] >= 0) {
-      EXPECT_EQ(write(gate_[1], "", 1), 1);
-      close(gate_[1]);
-      gate_[1] = -1;
-    }
-  }
-
-  std::array<int, 2> gate_;
-  ChildProcess child_;
-};
 
 class ForkedChildTest : public ::testing::Test {
  protected:
@@ -74,6 +37,9 @@ class ForkedChildTest : public ::testing::Test {
     return slots;
   }
 
+  // After that, the next Wait looks which children have ended.
+  static void AwaitLook() { usleep(50'000); }
+
   std::shared_ptr<BatchScheduler> scheduler_ = BatchScheduler::Create(SmallOptions(1000, 4));
   std::optional<BatchProducer> producer_{std::in_place, scheduler_->arena(), 0U, scheduler_->completion_fd()};
 };
@@ -87,7 +53,7 @@ TEST_F(ForkedChildTest, AChildKeepsWhatWasHeldAtTheForkUntilItEnds) {
   EXPECT_EQ(scheduler_->stats().held_slots, 0U);
   EXPECT_FALSE(NextSlots(20).contains(slot));
   EXPECT_TRUE(child.Holds());
-  scheduler_->StartEpoch(1);
+  AwaitLook();
   EXPECT_TRUE(NextSlots(20).contains(slot));
 }
 
@@ -152,11 +118,35 @@ TEST_F(ForkedChildTest, OneOfSeveralChildrenIsEnough) {
   WaitingChild second(is_same);
   batch = ReadyBatch();
   EXPECT_TRUE(first.Holds());
-  scheduler_->StartEpoch(1);
+  AwaitLook();
   EXPECT_FALSE(NextSlots(20).contains(slot));
   EXPECT_TRUE(second.Holds());
-  scheduler_->StartEpoch(2);
+  AwaitLook();
   EXPECT_TRUE(NextSlots(20).contains(slot));
+}
+
+// Nothing tells when it ends, so its slot is not used again.
+TEST_F(ForkedChildTest, AChildThatWasForkedWithoutDescriptorsLeftCountsAsAlive) {
+  SKIP_WITHOUT_FORK();
+  ReadyBatch batch = Next();
+  const std::byte* slot = batch.slot;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  batch = ReadyBatch();
+  AwaitLook();
+  EXPECT_FALSE(NextSlots(20).contains(slot));
+  scheduler_->StartEpoch(1);
+  EXPECT_FALSE(NextSlots(20).contains(slot));
 }
 
 // So many that there would be no slots left: the consumer is told to copy, and never waits for the children.
@@ -176,6 +166,20 @@ TEST_F(ForkedChildTest, ChildrenDoNotStopTheConsumer) {
   for (const auto& child : children) {
     EXPECT_TRUE(child->Holds());
   }
+  AwaitLook();
+  Next();
+  EXPECT_FALSE(Next().last_slots);
+}
+
+TEST_F(ForkedChildTest, TheNextEpochUsesWhatChildrenHadThatHaveEnded) {
+  SKIP_WITHOUT_FORK();
+  ReadyBatch batch = Next();
+  const std::byte* slot = batch.slot;
+  WaitingChild child([] { return true; });
+  batch = ReadyBatch();
+  EXPECT_TRUE(child.Holds());
+  scheduler_->StartEpoch(1);
+  EXPECT_TRUE(NextSlots(20).contains(slot));
 }
 
 }  // namespace

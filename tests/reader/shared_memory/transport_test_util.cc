@@ -1,5 +1,6 @@
 #include "transport_test_util.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -77,6 +78,35 @@ void ChildProcess::AwaitSleep() const {
     usleep(1000);
   }
   throw std::runtime_error("the child does not sleep");
+}
+
+namespace {
+
+std::array<int, 2> MakePipe() {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw std::runtime_error("pipe2 failed");
+  }
+  return ends;
+}
+
+}  // namespace
+
+WaitingChild::WaitingChild(const std::function<bool()>& body)
+    : gate_(MakePipe()), child_([&] {
+        char byte = 0;
+        const bool let_go = read(gate_[0], &byte, 1) == 1;
+        _exit(let_go && body() ? 0 : 1);
+      }) {
+  close(gate_[0]);
+}
+
+void WaitingChild::LetGo() {
+  if (gate_[1] >= 0) {
+    EXPECT_EQ(write(gate_[1], "", 1), 1);
+    close(gate_[1]);
+    gate_[1] = -1;
+  }
 }
 
 uint64_t SampleWord(uint64_t epoch, uint64_t index, uint32_t word) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,26 @@ class ChildProcess {
   pid_t pid_ = -1;
   int pidfd_ = -1;
   std::optional<int> status_;
+};
+
+// A forked child that does nothing until it is let go, and then says whether `body` holds.
+class WaitingChild {
+ public:
+  explicit WaitingChild(const std::function<bool()>& body);
+  ~WaitingChild() { LetGo(); }
+  WaitingChild(const WaitingChild&) = delete;
+  WaitingChild& operator=(const WaitingChild&) = delete;
+
+  bool Holds() {
+    LetGo();
+    return child_.Join() == 0;
+  }
+
+ private:
+  void LetGo();
+
+  std::array<int, 2> gate_;
+  ChildProcess child_;
 };
 
 struct SampleOptions {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -148,6 +149,52 @@ TEST_F(DeviceFenceTest, TheEndOfALoaderWaitsForTheDevice) {
     }
   }
   EXPECT_EQ(device.wrong(), 0U);
+}
+
+// The consumer had let go of them before, so the child has none of them.
+TEST_F(DeviceFenceTest, AForkDoesNotKeepWhatADeviceStillReads) {
+  SKIP_WITHOUT_FORK();
+  Device device(stub_, 5);
+  const auto scheduler = BatchScheduler::Create(FencePinning(5, 4));
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  scheduler->StartEpoch(0);
+  stub_->busy = true;
+  for (int number = 0; number < 4; ++number) {
+    MakeAll(producer, {.words = kWords});
+    ASSERT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
+    device.Copy(scheduler->Take());
+  }
+  WaitingChild child([] { return true; });
+  stub_->busy = false;
+  EXPECT_EQ(scheduler->Wait(5 * kMillisecond), WaitOutcome::kTimedOut);
+  MakeAll(producer, {.words = kWords});
+  EXPECT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
+  device.Copy(scheduler->Take());
+  stub_->finish();
+  EXPECT_EQ(device.wrong(), 0U);
+}
+
+TEST_F(DeviceFenceTest, AChildKeepsWhatADeviceReadsAtTheEndOfALoader) {
+  SKIP_WITHOUT_FORK();
+  Device device(stub_, 1);
+  auto scheduler = BatchScheduler::Create(FencePinning(1, 8));
+  std::optional<BatchProducer> producer(std::in_place, scheduler->arena(), 0U, scheduler->completion_fd());
+  scheduler->StartEpoch(0);
+  MakeAll(*producer, {.words = kWords});
+  ReadyBatch batch = scheduler->Take();
+  WaitingChild child([&] {
+    const std::byte* leaf = batch.slot + batch.layout().leaf(0).offset;
+    uint64_t word = 0;
+    std::memcpy(&word, leaf, sizeof(word));
+    return word == SampleWord(0, 0, 0);
+  });
+  stub_->busy = true;
+  device.Copy(batch);
+  batch = ReadyBatch();
+  EXPECT_EQ(scheduler->stats().held_slots, 0U);
+  producer.reset();
+  scheduler.reset();
+  EXPECT_TRUE(child.Holds());
 }
 
 TEST_F(DeviceFenceTest, WorkIsMarkedLaterWhereAStreamIsBeingCaptured) {
