@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "framework/block_runner.h"
 #include "framework/op_registry.h"
@@ -25,6 +26,19 @@ bool ReadsNoElements(const OpDesc& op, const std::string& name) {
     }
   }
   return has_it;
+}
+
+// Whether `op` is the gradient of an operator, and reads one of the results of that which are in `stopped`.
+bool ReadsStoppedResult(const OpDesc& op, const Names& stopped) {
+  constexpr std::string_view kGrad = "_grad";
+  const std::string_view type = op.type;
+  const OpInfo* forward =
+      type.ends_with(kGrad) ? OpRegistry::Find(type.substr(0, type.size() - kGrad.size())) : nullptr;
+  return forward != nullptr && std::any_of(op.inputs.begin(), op.inputs.end(), [&](const auto& input) {
+           return forward->FindOutput(input.first) != nullptr &&
+                  std::any_of(input.second.begin(), input.second.end(),
+                              [&](const std::string& name) { return stopped.contains(name); });
+         });
 }
 
 // Whether variable `name` keeps what a gradient operator reads of steps, through which it depends on parameters as much
@@ -81,7 +95,8 @@ Access::Access(const BlockDesc& block, const OpDesc& op) : reads(op.InputNames()
 bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
   const Access access(block, op);
   if (std::none_of(access.reads.begin(), access.reads.end(),
-                   [&](const auto& name) { return names->contains(name) && !ReadsNoElements(op, name); })) {
+                   [&](const auto& name) { return names->contains(name) && !ReadsNoElements(op, name); }) &&
+      !ReadsStoppedResult(op, findings->stopped)) {
     return false;
   }
   const BlockDesc* inner = InnerBlock(block, op);
@@ -89,6 +104,10 @@ bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_g
     for (const std::string& name : access.writes) {
       if (CarriesGradient(block, no_grad, name) || IsStepScopes(block, name)) {
         names->insert(name);
+      } else if (const VarDesc* var = block.FindVar(name); var != nullptr && var->stop_gradient &&
+                                                           IsFloatingPoint(var->tensor.dtype) &&
+                                                           !no_grad.contains(name)) {
+        findings->stopped.insert(name);
       }
     }
     return true;

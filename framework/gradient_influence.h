@@ -42,10 +42,13 @@ struct Access {
   std::vector<std::string> writes;
 };
 
-// The known data of the blocks within blocks, by their index. All of it stays true.
+// What is known of the blocks within blocks, by their index. All of it stays true.
 struct Findings {
   std::map<int32_t, Names> influenced;  // variables that depend on a parameter
   std::map<int32_t, Names> given;       // those that a step is given a gradient of
+  // What depends on a parameter, but has stop_gradient, as many layers make what only the gradient of an operator
+  // reads: through it, that gradient depends on the parameter. Of all blocks.
+  Names stopped;
 };
 
 // Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
