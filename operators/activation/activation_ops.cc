@@ -118,20 +118,26 @@ struct OfAngles {
 };
 template <typename T, typename... Factor>
 void Apply(int64_t n, T* y, const OfAngles& of, const Values<T>&, const T* x, const Factor*... factor) {
-  if constexpr (std::is_same_v<T, float>) {
-    int32_t others = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      others |= static_cast<int32_t>(branchless::MagnitudeOf(x[i]) > branchless::BitsOf(branchless::kLargestAngle));
+  // Of so many, all are computed one by one if one is too large.
+  constexpr int64_t kTogether = 128;
+  for (int64_t begin = 0; begin < n; begin += kTogether) {
+    const int64_t end = std::min(n, begin + kTogether);
+    if constexpr (std::is_same_v<T, float>) {
+      int32_t others = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        others |= static_cast<int32_t>(branchless::MagnitudeOf(x[i]) > branchless::BitsOf(branchless::kLargestAngle));
+      }
+      if (others == 0) {
+        ForEachVector(
+            end - begin, y + begin,
+            [of](float v, auto... by) { return (by * ... * branchless::SineWithin(v, of.quarters)); }, x + begin,
+            (factor + begin)...);
+        continue;
+      }
     }
-    if (others == 0) {
-      ForEachVector(
-          n, y, [of](float v, auto... by) { return (by * ... * branchless::SineWithin(v, of.quarters)); }, x,
-          factor...);
-      return;
+    for (int64_t i = begin; i < end; ++i) {
+      y[i] = (factor[i] * ... * of(x[i]));
     }
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    y[i] = (factor[i] * ... * of(x[i]));
   }
 }
 

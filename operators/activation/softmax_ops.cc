@@ -74,9 +74,31 @@ static void ExpOfShortRows(int64_t rows, int64_t cols, const T* x, T* exp, T low
   VectorExp(rows * cols, exp, exp);
 }
 
+constexpr int64_t kShort = 2 * kChunk;
+
+template <typename T>
+static void Divide(int64_t cols, T sum, T* exp) {
+  const T scale = 1 / sum;  // quotients take longer
+  for (int64_t c = 0; c < cols; ++c) {
+    exp[c] *= scale;
+  }
+}
+
+template <typename T>
+T SoftmaxOfRow(int64_t cols, const T* x, T max, T* out) {
+  T sum = 0;
+  if (cols < kShort) {
+    ExpOfShortRows(1, cols, x, out, -std::numeric_limits<T>::infinity());
+    sum = Sum(cols, out);
+  } else {
+    sum = SumOfExp(cols, x, max, out);
+  }
+  Divide(cols, sum, out);
+  return sum;
+}
+
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
-  constexpr int64_t kShort = 2 * kChunk;
   ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
     if (cols < kShort) {
       ExpOfShortRows(end - begin, cols, x + begin * cols, out + begin * cols, lowest);
@@ -84,10 +106,7 @@ void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest) {
     for (int64_t at = begin * cols; at < end * cols; at += cols) {
       const T sum =
           cols < kShort ? Sum(cols, out + at) : SumOfExp(cols, x + at, Maximum(cols, x + at), out + at, lowest);
-      const T scale = 1 / sum;  // quotients take longer
-      for (int64_t c = at; c < at + cols; ++c) {
-        out[c] *= scale;
-      }
+      Divide(cols, sum, out + at);
     }
   });
 }
@@ -109,6 +128,7 @@ void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T*
 #define HEADRACE_INSTANTIATE(T)                                \
   template T Maximum<T>(int64_t, const T*);                    \
   template T SumOfExp<T>(int64_t, const T*, T, T*, T);         \
+  template T SoftmaxOfRow<T>(int64_t, const T*, T, T*);        \
   template void Softmax<T>(int64_t, int64_t, const T*, T*, T); \
   template void SoftmaxGrad<T>(int64_t, int64_t, const T*, const T*, T*)
 HEADRACE_INSTANTIATE(float);

@@ -59,10 +59,7 @@ void LossOfRows(const Problem& problem, int64_t first, int64_t rows, const T* lo
     } else if (label >= 0) {
       z = logits[label] - max;
     }
-    const T sum = SumOfExp(cols, logits, max, softmax);
-    for (int64_t c = 0; c < cols; ++c) {
-      softmax[c] /= sum;
-    }
+    const T sum = SoftmaxOfRow(cols, logits, max, softmax);
     loss[r] = label < 0 ? T(0) : weight * std::log(sum) - z;  // without a label 0, whatever the logits are
   }
 }

@@ -1,7 +1,7 @@
 // The exponential function, its relatives, the error function and the sine of a float, as arithmetic without branches
 // or calls, which compilers vectorise: each element by the same instructions, in a vector or alone, so with the same
-// bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except NormalDistribution's; smaller results
-// are 0, except Erf's and sines, which are subnormal.
+// bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except NormalDistribution's; smaller ones
+// are 0, except those of Erf and SineWithin, which may be subnormal.
 //
 // The reduction and the polynomial of Exp are those of S. L. Moshier's Cephes library (expf); that of Log1p is a
 // minimax fit.
@@ -146,6 +146,8 @@ inline float SineWithin(float x, int32_t quarters) {
   sine = MultiplyAdd(sine, square, 1.0F / 120);
   sine = MultiplyAdd(sine, square, -1.0F / 6);
   sine = MultiplyAdd(rest * square, sine, rest);
+  // −0 gives −0. Only ±0 leaves nothing.
+  sine = std::bit_cast<float>(BitsOf(sine) | (BitsOf(x) & -static_cast<int32_t>(MagnitudeOf(rest) == 0)));
   float cosine = 1.0F / 40320;
   cosine = MultiplyAdd(cosine, square, -1.0F / 720);
   cosine = MultiplyAdd(cosine, square, 1.0F / 24);

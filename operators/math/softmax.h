@@ -21,6 +21,10 @@ T SumOfExp(int64_t n, const T* x, T max, T* exp, T lowest = -std::numeric_limits
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out, T lowest = -std::numeric_limits<T>::infinity());
 
+// Softmax of a row of which `max` is the maximum. Returns Σ exp(x[c] − max).
+template <typename T>
+T SoftmaxOfRow(int64_t cols, const T* x, T max, T* out);
+
 // From the result of Softmax and its gradient to the gradient of its input, which may be `out_grad`.
 template <typename T>
 void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T* x_grad);

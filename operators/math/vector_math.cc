@@ -4,6 +4,8 @@
 
 namespace headrace::ops {
 
+bool UsesAvx512() { return HasWideVectors(); }
+
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y) {
   ForEachVector(n, y, [](const auto& v) { return ChunkExp(v); }, x);

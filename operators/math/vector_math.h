@@ -3,7 +3,13 @@
 
 #include <cstdint>
 
+#include "framework/export.h"
+
 namespace headrace::ops {
+
+// Whether products of matrices, and the functions of which wide_loop.h has loops, run in vectors of 512 bits: if the
+// processor has AVX-512, and the library was compiled with that in mind.
+HEADRACE_API bool UsesAvx512();
 
 // Results below the smallest normal number are 0.
 template <typename T>

@@ -14,8 +14,8 @@ namespace headrace::ops {
 #endif
 
 #if defined(HEADRACE_AVX512)
-// What `function` calls becomes a part of this one. So no function for AVX-512 has a name that another source has, too,
-// and none can be linked into it.
+// Everything that `function` calls is inlined here. So no other symbol holds code for AVX-512, which the linker could
+// give to a source that runs without it.
 template <typename T, typename Function, typename... Arrays>
 __attribute__((flatten, target("avx512f,prefer-vector-width=512"))) void RunWide(int64_t n, T* y, Function function,
                                                                                  const Arrays*... x) {

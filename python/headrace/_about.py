@@ -83,9 +83,7 @@ def documentation() -> str:
 
 def about() -> dict[str, Any]:
     """Everything, as what JSON can hold."""
-    kernels = {"instruction_set": instruction_set(), "library": library()}
-    if kernels["instruction_set"] == "x86-64-v3" and "avx512f" in processor_flags():
-        kernels["matrix_products"] = "avx512f"
+    kernels = {"instruction_set": instruction_set(), "library": library(), "avx512": _core.uses_avx512()}
     return {
         "version": headrace.__version__,
         "package": str(Path(__file__).resolve().parent),
@@ -104,13 +102,13 @@ def about() -> dict[str, Any]:
 def text(about: dict[str, Any]) -> str:
     """What :func:`about` returns, for people."""
     kernels = about["kernels"]
-    products = ", matrix products and activations in AVX-512" if "matrix_products" in kernels else ""
+    wide = "; matrix products and most activations use AVX-512" if kernels["avx512"] else ""
     rows = {
         "package": about["package"],
         "Python": f"{about['python']}, NumPy {about['numpy']}",
         "system": about["system"],
         "processor": f"{about['processor']} ({about['processors']} usable)",
-        "kernels": f"compiled for {kernels['instruction_set']}{products}",
+        "kernels": f"compiled for {kernels['instruction_set']}{wide}",
         "operators": str(about["operators"]),
         **{name: f"{version or 'not installed'} ({_OPTIONAL[name]})" for name, version in about["optional"].items()},
         "documentation": about["documentation"],

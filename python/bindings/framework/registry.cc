@@ -8,6 +8,7 @@
 #include "framework/op_library.h"
 #include "framework/op_registry.h"
 #include "framework/testing/memory_declarations.h"
+#include "operators/math/vector_math.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/framework/attribute_caster.h"
 #include "python/bindings/gil.h"
@@ -68,6 +69,7 @@ py::dict DescribeOp(const std::string& type) {
 
 void BindRegistry(py::module_& m) {
   m.def("op_types", &OpRegistry::Types, "The types of all operators, sorted.");
+  m.def("uses_avx512", &ops::UsesAvx512, "Whether this processor runs the kernels that are compiled for AVX-512, too.");
   m.def("op_info", &DescribeOp, py::arg("type"),
         "The operator's declaration: version, comment, inputs, outputs, attrs, in_place (pairs of an output and the "
         "input "

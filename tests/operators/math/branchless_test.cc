@@ -85,6 +85,12 @@ TEST(Branchless, LimitsAreExact) {
     EXPECT_EQ(branchless::Erf(sign * 4), sign);
     EXPECT_EQ(branchless::Erf(sign * kInfinity), sign);
     EXPECT_EQ(std::signbit(branchless::Erf(sign * 0.0F)), sign < 0);
+    for (const int quarters : {0, 2}) {
+      const float sine = branchless::SineWithin(sign * 0.0F, quarters);
+      EXPECT_EQ(sine, 0);
+      EXPECT_EQ(std::signbit(sine), (sign < 0) != (quarters == 2));
+    }
+    EXPECT_EQ(branchless::SineWithin(sign * 0.0F, 1), 1);
   }
   for (int i = 0; i < 200'000; ++i) {
     const float x = 3 + 1e-5F * static_cast<float>(i);
