@@ -198,7 +198,10 @@ class WireheadGenerator(_Generator):
             raise errors.FailedPrecondition("this generator was stopped, and stores no more samples")
         self.stored += 1
         if verbose:
-            print(f"Pushing index: {stored[1]}, with cap: {self.config.swap_cap}")
+            self._report(*stored)
+
+    def _report(self, generation: int, index: int) -> None:
+        print(f"Pushing index: {index}, with cap: {self.config.swap_cap}", flush=True)
 
     def close(self) -> None:
         """Stops the thread that :meth:`cycle` has started. If the server is gone, an operation of the thread may go on

@@ -81,7 +81,7 @@ class WireheadGenerator:
         In the main thread, SIGTERM and SIGINT stop it after the current sample; a second one terminates the process.
 
         Args:
-            verbose: log each sample.
+            verbose: print a line for each sample.
 
         Raises:
             ConfigError: a command imports the module that calls this.
@@ -126,6 +126,9 @@ class WireheadGenerator:
         """
         self._stop.set()
 
+    def _report(self, generation: int, index: int) -> None:
+        print(f"stored sample {index} of generation {generation} of {self.config.dbname}", flush=True)
+
     def _put_all(self, writer: Writer, verbose: bool) -> None:
         def store(arrays: list[NamedArray]) -> bool:
             stored = writer.store(arrays)
@@ -133,7 +136,7 @@ class WireheadGenerator:
                 return False
             self.stored += 1
             if verbose:
-                log.info("Generator: sample %d of generation %d of %s", stored[1], stored[0], self.config.dbname)
+                self._report(*stored)
             return True
 
         with _StoringThread(store) as thread:

@@ -157,6 +157,18 @@ def test_a_second_run_stores_what_the_first_has_left(folder_config: dict[str, An
     assert stored(folder_config) == [1, 2, 3, 4, 5]
 
 
+def test_a_verbose_generator_prints_a_line_for_each_sample(
+    folder_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cap, name = folder_config["SWAP_CAP"], folder_config["DBNAME"]
+    samples = ((np.zeros(3), number) for number in range(cap + 1))
+    WireheadGenerator(samples, folder_config).run(verbose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:cap]) == sorted(f"stored sample {number} of generation 1 of {name}" for number in range(cap))
+    assert len(lines) == cap + 1
+    assert lines[cap].endswith(f" of generation 2 of {name}")
+
+
 def test_a_generator_that_was_stopped_makes_no_samples(folder_config: dict[str, Any]) -> None:
     runner = WireheadGenerator(iter([(np.zeros(3), 0)]), folder_config)
     runner.stop()

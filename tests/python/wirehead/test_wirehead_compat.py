@@ -105,6 +105,13 @@ def test_cycle_stores_one_sample_and_the_cache_is_managed_meanwhile(
     generator.close()
 
 
+def test_a_verbose_run_prints_what_the_original_prints(
+    config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    WireheadGenerator(samples(4), config).run(verbose=True)
+    assert set(capsys.readouterr().out.splitlines()) == {f"Pushing index: {i}, with cap: 4" for i in range(4)}
+
+
 def test_the_input_is_float32_and_what_normalize_makes_of_it(config: dict[str, Any]) -> None:
     WireheadGenerator(samples(4), config).run()
     with MongoheadDataset(config, 5) as dataset:

@@ -1,7 +1,7 @@
 """The tree of a batch: how its leaves, which lie in shared memory, form its structure.
 
 :mod:`describe <headrace.data._samples.describe>` makes it of a sample, :mod:`flatten
-<headrace.data._samples.flatten>` of a collated batch, and :mod:`decode <headrace.data._samples.rebuild>` makes a batch
+<headrace.data._samples.flatten>` of a collated batch, and :mod:`rebuild <headrace.data._samples.rebuild>` makes a batch
 of it again. A tree is a nested tuple. Its leaves are numbered in order; for ``form`` see
 :mod:`headrace.data._samples.tensors`.
 
