@@ -151,6 +151,19 @@ def test_ignored_rows_have_no_loss_whatever_their_logits(of: float, axis: int) -
     OpTest("softmax_with_cross_entropy_grad", given, attrs, {"Logits@GRAD": gradient}).check_outputs()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cols", [2, 10, 31, 32, 40, 1000])
+def test_the_softmax_of_the_loss_has_the_bits_of_softmax(cols: int, dtype: Any) -> None:
+    logits = RNG.normal(0, 3, (64, cols)).astype(dtype)
+    label = np.zeros((64, 1), np.int64)
+    both = OpTest(
+        "softmax_with_cross_entropy", {"Logits": logits, "Label": label}, outputs={"Softmax": None, "Loss": None}
+    )
+    alone = OpTest("softmax", {"X": logits}, outputs={"Out": None})
+    (of_loss,), (expected,) = both.run(dtype)["Softmax"], alone.run(dtype)["Out"]
+    np.testing.assert_array_equal(np.asarray(of_loss), np.asarray(expected))
+
+
 def test_a_softmax_along_the_rows_leaves_no_sequences() -> None:
     logits = (RNG.uniform(-1, 1, (3, 2)), [[1, 2]])
     outputs = {"Softmax": (softmax(logits[0], 0), [[1, 2]]), "Loss": -np.log(softmax(logits[0], 0)[:1])}
