@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "framework/op_registry.h"
 #include "framework/op_role.h"
 #include "framework/operator.h"
 
@@ -64,11 +65,24 @@ std::string GradientTerms::Make(const std::string& type, const Slots& inputs, co
   return name;
 }
 
-GradientMaker GradientOfLinear(std::string type, std::string x, std::string out) {
-  return [type = std::move(type), x = std::move(x), out = std::move(out)](const OpDesc& op) {
+GradientMaker GradientOfLinear(std::string type, std::string x, std::string out, std::string constant) {
+  return [type = std::move(type), x = std::move(x), out = std::move(out),
+          constant = std::move(constant)](const OpDesc& op) {
     GradientTerms terms(op);
-    terms.Add(type, {{x, terms.Given(GradVarName(x))}}, {{out, terms.Wanted(GradVarName(out))}}, terms.Attrs());
-    return terms.Take();
+    AttributeMap attrs = terms.Attrs();
+    if (attrs.contains(constant)) {
+      attrs[constant] = 0.0;
+    }
+    terms.Add(type, {{x, terms.Given(GradVarName(x))}}, {{out, terms.Wanted(GradVarName(out))}}, std::move(attrs));
+    std::vector<OpDesc> ops = terms.Take();
+    for (OpDesc& linear : ops) {
+      for (const auto& [slot, names] : op.inputs) {
+        if (slot != x && OpRegistry::Get(type).FindInput(slot) != nullptr) {
+          linear.inputs[slot] = names;
+        }
+      }
+    }
+    return ops;
   };
 }
 

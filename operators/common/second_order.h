@@ -57,9 +57,11 @@ class GradientTerms {
   size_t made_ = 0;
 };
 
-// Of `<type>_grad`, where `type` is linear in input `x` and the gradient operator reads `out`@GRAD and otherwise no
-// more than the dims of `x`: `type` itself, with the attributes of the gradient operator.
-GradientMaker GradientOfLinear(std::string type, std::string x = "X", std::string out = "Out");
+// Of `<type>_grad`, where `type` is linear in input `x` and the gradient operator reads `out`@GRAD, no more than the
+// dims of `x`, and perhaps other inputs of `type`, which say what goes where: `type` itself, with these inputs and the
+// attributes of the gradient operator. `constant`: of a `type` that is not quite linear, the attribute that is 0 then.
+GradientMaker GradientOfLinear(std::string type, std::string x = "X", std::string out = "Out",
+                               std::string constant = "");
 
 // Of `<type>_grad`, where `type` is linear in each of the inputs `x` and `y` and its gradient reads both and
 // `out`@GRAD: products, convolutions. From the gradients U of x@GRAD and V of y@GRAD come those of out@GRAD: type(U, y)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/op_registry.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/row_merge.h"
@@ -124,7 +125,8 @@ HEADRACE_REGISTER_OP(clip_grad)
       InferGradients(ctx, {"X"});
     })
     .Kernel<float>(ClipGradKernel<float>)
-    .Kernel<double>(ClipGradKernel<double>);
+    .Kernel<double>(ClipGradKernel<double>)
+    .Gradient(GradientOfMask({"X"}));
 
 HEADRACE_REGISTER_OP(clip_by_norm)
     .Comment("X, scaled down so that its Euclidean norm is max_norm if it is greater. Out may be X.")

@@ -120,6 +120,20 @@ std::vector<OpDesc> ConcatGradGradient(const OpDesc& op) {
   return {std::move(gradient)};
 }
 
+// Sections without a gradient need none of it either.
+std::vector<OpDesc> SplitGradGradient(const OpDesc& op) {
+  OpDesc split{"split", {{"X", {GradVarName(op.Output("X@GRAD").front())}}}, {}, op.attrs};
+  for (const char* slot : {"AxisTensor", "SectionsTensorList"}) {
+    if (!op.Input(slot).empty()) {
+      split.inputs[slot] = op.Input(slot);
+    }
+  }
+  for (const std::string& name : op.Input("Out@GRAD")) {
+    split.outputs["Out"].push_back(name == kEmptyVarName ? name : GradVarName(name));
+  }
+  return {std::move(split)};
+}
+
 // The dims of the concatenation of the variables of X.
 DDim ConcatDims(const InferShapeContext& ctx) {
   HR_ENFORCE(ctx.InputSize("X") > 0, InvalidArgument, "input X: expected at least one variable, got none");
@@ -344,6 +358,7 @@ HEADRACE_REGISTER_OP(split_grad)
       }
       InferGradients(ctx, {"X"});
     })
-    .With(KernelForAllTypes, SplitGradKernel);
+    .With(KernelForAllTypes, SplitGradKernel)
+    .Gradient(SplitGradGradient);
 
 }  // namespace headrace::ops

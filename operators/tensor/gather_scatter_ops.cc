@@ -8,6 +8,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/index_map.h"
 #include "operators/math/tensor_size.h"
@@ -198,7 +199,8 @@ HEADRACE_REGISTER_OP(gather_grad)
       InferGradients(ctx, {"X"});
     })
     .Kernel<float>(GatherGradKernel<float>)
-    .Kernel<double>(GatherGradKernel<double>);
+    .Kernel<double>(GatherGradKernel<double>)
+    .Gradient(GradientOfLinear("gather"));
 
 HEADRACE_REGISTER_OP(scatter)
     .Comment("X, with the rows Ids replaced by Updates. Out may be X.")

@@ -16,6 +16,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/op_args.h"
 #include "operators/common/registration.h"
+#include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/index_map.h"
 
@@ -193,6 +194,7 @@ void RegisterMove(const std::string& type, const std::string& comment, const std
       })
       .template Kernel<float>(MoveGradKernel<float, Move>)
       .template Kernel<double>(MoveGradKernel<double, Move>)
+      .Gradient(GradientOfLinear(type, Move::kMoved, "Out", "pad_value"))
       .Register();
 }
 

@@ -67,7 +67,6 @@ LAYERS: dict[str, Callable[[Variable, Variable, Variable], Variable]] = {
 REFUSED = {
     "batch_norm": "batch_norm_grad",
     "bpr_loss": "bpr_loss_grad",
-    "clip": "clip_grad",
     "cond": "conditional_block_grad",
     "cos_sim": "cos_sim_grad",
     "cross_entropy": "softmax_grad",
@@ -75,7 +74,6 @@ REFUSED = {
     "dynamic_gru": "gru_grad",
     "dynamic_lstm": "lstm_grad",
     "elementwise_max": "elementwise_max_grad",
-    "gather": "gather_grad",
     "gru_unit": "gru_unit_grad",
     "hsigmoid": "hierarchical_sigmoid_grad",
     "huber_loss": "huber_loss_grad",
@@ -101,7 +99,6 @@ REFUSED = {
     "sigmoid_focal_loss": "sigmoid_focal_loss_grad",
     "smooth_l1": "smooth_l1_loss_grad",
     "softmax_with_cross_entropy": "softmax_with_cross_entropy_grad",
-    "split": "split_grad",
     "topk": "top_k_grad",
     "warpctc": "warpctc_grad",
 }

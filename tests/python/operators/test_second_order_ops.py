@@ -250,6 +250,34 @@ def test_some_gradients_are_not_used(build: Build, shapes: list[tuple[int, ...]]
     check_program(build, [numbers(*shape) for shape in shapes], [0, 1], used)
 
 
+def rows(*numbers: int) -> Variable:
+    return layers.assign(np.array(numbers, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (lambda x: layers.slice(x, [1], [1], [3]), (2, 4)),
+        (lambda x: layers.reshape(layers.slice(x, [1], [layers.fill_constant([1], "int32", 1)], [3]), [2, 2]), (2, 4)),
+        (lambda x: layers.strided_slice(x, [1], [3], [0], [-2]), (2, 4)),
+        (lambda x: layers.crop_tensor(x, [2, 2], [0, 1]), (2, 4)),
+        (lambda x: layers.expand(x, [2, 3]), (2, 2)),
+        (lambda x: layers.reverse(x, 1), (2, 3)),
+        (lambda x: layers.pad(x, [0, 1, 2, 0], pad_value=0.5), (2, 3)),
+        (lambda x: layers.pad2d(x, [1, 0, 0, 2], "constant", 0.5), (1, 2, 2, 3)),
+        (lambda x: layers.pad2d(x, [1, 0, 0, 2], "reflect"), (1, 2, 2, 3)),
+        (lambda x: layers.pad_constant_like(layers.zeros([3, 4], "float64"), x, 0.5), (2, 3)),
+        (lambda x: layers.shuffle_channel(x, 2), (1, 4, 1, 2)),
+        (lambda x: layers.gather(x, rows(2, 0, 2)), (3, 2)),
+        (lambda x: layers.split(x, 2, 1)[1], (2, 4)),
+        (lambda x: layers.elementwise_mul(*layers.split(x, 2, 1)), (2, 4)),
+        (lambda x: layers.clip(x, -0.7, 0.8), (3, 4)),
+    ],
+)
+def test_moves(build: Build, shape: tuple[int, ...]) -> None:
+    check_program(lambda x: layers.square(build(x)), [numbers(*shape)], [0], [0])
+
+
 def network(x: Variable) -> Variable:
     hidden = layers.conv2d(x, 3, 3, stride=2, padding=1, param_attr="w0", bias_attr="b0")
     hidden = layers.leaky_relu(hidden, 0.1)
