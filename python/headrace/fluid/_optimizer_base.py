@@ -155,9 +155,8 @@ class Optimizer:
             return []
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
-        with program._role_guard(OpRole.OPTIMIZE):
-            params_grads = append_gradient_clip_ops(params_grads, grad_clip)
-            params_grads = append_regularization_ops(params_grads, self.regularization)
+        params_grads = append_gradient_clip_ops(params_grads, grad_clip)
+        params_grads = append_regularization_ops(params_grads, self.regularization)
         updates, block = [], program.global_block()
         with program_guard(program, startup):
             self._create_accumulators(block, [parameter for parameter, _ in params_grads])

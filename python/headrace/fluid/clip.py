@@ -218,8 +218,10 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
         groups.setdefault(key, (clip, []))[1].append(place)
     clipped = list(param_grads)
     for clip, members in groups.values():
-        for place, pair in zip(members, clip([param_grads[place] for place in members])):
-            clipped[place] = pair
+        pairs = [param_grads[place] for place in members]
+        with pairs[0][0].block.program._optimized_guard(()):
+            for place, pair in zip(members, clip(pairs)):
+                clipped[place] = pair
     return clipped
 
 

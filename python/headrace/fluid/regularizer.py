@@ -80,9 +80,10 @@ def append_regularization_ops(
         total = gradient
         if regularizer is not None:
             block = gradient.block
-            decay = regularizer(parameter, gradient, block)
-            total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
-            block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
+            with block.program._optimized_guard(()):
+                decay = regularizer(parameter, gradient, block)
+                total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
+                block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
         out.append((parameter, total))
     return out
 

@@ -259,6 +259,24 @@ def test_a_parameter_may_have_a_clip_of_its_own(how: str) -> None:
     np.testing.assert_allclose(np.array(fluid.global_scope().find_var("w").get_tensor()), w, rtol=1e-5)
 
 
+def test_clips_and_weight_decay_that_a_program_adds_itself_are_not_in_its_clone_for_tests() -> None:
+    x = fluid.data("x", [None, 2])
+    loss = fluid.layers.mean(fluid.layers.fc(x, 2))
+    pairs = fluid.backward.append_backward(loss)
+    fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(1.0))
+    pairs = fluid.clip.append_gradient_clip_ops(pairs)
+    pairs = fluid.regularizer.append_regularization_ops(pairs, fluid.regularizer.L2Decay(0.1))
+    fluid.optimizer.SGD(0.1).apply_gradients(pairs)
+    program = fluid.default_main_program()
+    types = [op.type for op in program.clone(for_test=True).global_block().ops]
+    assert types == ["mul", "elementwise_add", "mean"]
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.ones((1, 2), np.float32)}
+    exe.run(program, feed, [loss])
+    exe.run(program.clone(for_test=True), feed, [loss])
+
+
 def clipped_gradients(clips: list[fluid.clip.GradientClipBase | None], default: object = None) -> list[np.ndarray]:
     """The gradients [2], [4], [6], … of parameters with these clips, after clipping."""
     pairs = []
