@@ -9,6 +9,8 @@ import pkgutil
 import pytest
 
 import headrace.fluid as fluid
+from headrace.fluid._refused import REFUSED
+from headrace.fluid.layers._fluid_modules import FLUID_MODULES
 
 #: What Fluid 1.x has at these paths, and so do we, with the arguments in Fluid's order.
 FLUID = {
@@ -517,6 +519,17 @@ def test_layers_can_be_imported_from_fluids_modules() -> None:
     from headrace.fluid.layers.nn import dynamic_gru
 
     assert (StaticRNN, dynamic_gru) == (fluid.layers.StaticRNN, fluid.layers.dynamic_gru)
+
+
+@pytest.mark.parametrize("module", FLUID_MODULES)
+def test_a_star_gives_what_fluids_module_exports(module: str) -> None:
+    got: dict[str, object] = {}
+    exec(f"from headrace.fluid.layers.{module} import *", got)
+    for name in FLUID_MODULES[module]:
+        if name in REFUSED["layers"]:
+            assert name not in got
+        else:
+            assert got[name] is getattr(fluid.layers, name)
 
 
 @pytest.mark.parametrize("name", ["cpu_places", "is_compiled_with_cuda", "require_version", "unique_name"])

@@ -1,7 +1,8 @@
 """Layers: functions that add operators to the default main program and give their outputs.
 
 Fluid's modules have other borders than ours, and moved from version to version: a layer is an attribute of each module
-here, so that ``from headrace.fluid.layers.nn import dynamic_gru`` works as it did.
+here, so that ``from headrace.fluid.layers.nn import dynamic_gru`` works as it did, and what Fluid's module exports is
+exported by ours, too.
 """
 
 import functools
@@ -9,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-from headrace.fluid._refused import refusal
+from headrace.fluid._refused import REFUSED, refusal
 from headrace.fluid.layers import (
     class_losses,
     composed,
@@ -51,6 +52,7 @@ from headrace.fluid.layers import device as device
 from headrace.fluid.layers import metric_op as metric_op
 from headrace.fluid.layers import sequence_lod as sequence_lod
 from headrace.fluid.layers import utils as utils
+from headrace.fluid.layers._fluid_modules import FLUID_MODULES
 from headrace.fluid.layers.class_losses import *  # noqa: F403
 from headrace.fluid.layers.composed import *  # noqa: F403
 from headrace.fluid.layers.conditional import *  # noqa: F403
@@ -146,3 +148,7 @@ def __getattr__(name: str) -> Any:
 
 for _module in (name for name in tuple(sys.modules) if name.startswith(f"{__name__}.")):
     sys.modules[_module].__dict__.setdefault("__getattr__", functools.partial(_layer, _module))
+
+for _module, _names in FLUID_MODULES.items():
+    _found = sys.modules[f"{__name__}.{_module}"].__dict__
+    _found["__all__"] = list(dict.fromkeys([*_found["__all__"], *(n for n in _names if n not in REFUSED["layers"])]))
