@@ -186,49 +186,35 @@ class Variable:
 
     def __getitem__(self, item: Index | tuple[Index, ...]) -> Variable:
         """A part: integers take one element of a dimension, which is left out then, and slices several; -1 is the last
-        one, ``...`` stands for dimensions as they are. An integer may be a variable, int32 or int64 [1]. The step of a
-        slice is 1, or -1 for a whole dimension.
+        one, ``...`` stands for dimensions as they are. Each integer may be a variable, int32 or int64 [1]; if the step
+        of a slice is one, the slice needs a start and a stop.
         """
-        axes: list[int] = []
-        starts: list[int | Variable] = []
-        ends: list[int | Variable] = []
+        cuts: list[tuple[int, list[int | Variable]]] = []
+        strided: list[tuple[int, list[int | Variable]]] = []
         dropped, reversed_axes = [], []
         for axis, index in _indices(self, item):
             if not isinstance(index, slice):
-                axes.append(axis)
-                starts.append(index)
-                ends.append(_END if isinstance(index, int) and index == -1 else index + 1)
+                end = _END if isinstance(index, int) and index == -1 else index + 1
+                cuts.append((axis, [index, end]))
                 dropped.append(axis)
                 continue
             start, stop, step = _parts(self, index)
-            if step == -1 and start is None and stop is None:
+            whole = start is None and stop is None
+            if isinstance(step, int) and step == 1:
+                if not whole:
+                    cuts.append((axis, [0 if start is None else start, _END if stop is None else stop]))
+            elif isinstance(step, int) and step == -1 and whole:
                 reversed_axes.append(axis)
-            elif step not in (None, 1):
-                raise errors.Unimplemented(
-                    f"'{self.name}' cannot be sliced with step {step}: it has to be 1, or -1 for a whole dimension"
-                )
-            elif start is not None or stop is not None:
-                axes.append(axis)
-                starts.append(0 if start is None else start)
-                ends.append(_END if stop is None else stop)
+            else:
+                first, last = (_END, -_END) if isinstance(step, int) and step < 0 else (0, _END)
+                strided.append((axis, [first if start is None else start, last if stop is None else stop, step]))
         out = self
         if reversed_axes:
             out = _append_op("reverse", {"X": out}, {"axis": reversed_axes}, key=f"{out.name}_slice_reverse")
-        if axes:
-            inputs: dict[str, SlotValue] = {"Input": out}
-            attrs: dict[str, Any] = {"axes": axes, "decrease_axis": dropped}
-            for what, places in (("starts", starts), ("ends", ends)):
-                attrs[what] = [-1 if isinstance(place, Variable) else place for place in places]
-                like = next((place for place in places if isinstance(place, Variable)), None)
-                if like is not None:
-                    variables = [place if isinstance(place, Variable) else _number(like, place) for place in places]
-                    inputs[f"{what.capitalize()}TensorList"] = variables
-            if len(inputs) > 1:
-                attrs["infer_flags"] = [
-                    -1 if isinstance(start, Variable) or isinstance(end, Variable) else 1
-                    for start, end in zip(starts, ends)
-                ]
-            out = _append_op("slice", inputs, attrs, key=f"{self.name}_slice")
+        if strided:
+            out = _cut("strided_slice", out, strided, {}, f"{self.name}_slice")
+        if cuts:
+            out = _cut("slice", out, cuts, {"decrease_axis": dropped}, f"{self.name}_slice")
         return out
 
     def __neg__(self) -> Variable:
@@ -403,13 +389,19 @@ def _check_integer(variable: Variable, index: Any, how: str) -> None:
 
 
 def _parts(variable: Variable, index: slice) -> list[Any]:
-    """Start, stop and step: None, an int or a Variable each; the step is no Variable."""
-    parts = [index.start, index.stop, index.step]
+    """Start, stop and step: None, an int or a Variable each; the step is neither None nor 0."""
+    parts = [index.start, index.stop, 1 if index.step is None else index.step]
     for part in parts:
         if part is not None:
             _check_integer(variable, part, "sliced with integers")
     if isinstance(index.step, Variable):
-        raise errors.Unimplemented(f"the step of a slice of '{variable.name}' cannot be a variable")
+        if index.start is None or index.stop is None:
+            raise errors.InvalidArgument(
+                f"'{variable.name}' is sliced with the variable '{index.step.name}' as step, whose sign decides where "
+                "a slice begins: give start and stop as well"
+            )
+    elif index.step == 0:
+        raise errors.InvalidArgument(f"'{variable.name}' cannot be sliced with step 0")
     return [part if part is None or isinstance(part, Variable) else _integer(part) for part in parts]
 
 
@@ -485,6 +477,24 @@ def _scale(x: Variable, scale: float, bias: float) -> Variable:
     if dtype in _INTEGERS and not (float(scale).is_integer() and float(bias).is_integer()):
         raise errors.TypeMismatch(f"'{x.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
     return _append_op("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
+
+
+def _cut(
+    op_type: str, x: Variable, cuts: Sequence[tuple[int, list[int | Variable]]], attrs: dict[str, Any], key: str
+) -> Variable:
+    """Adds the operator that cuts dimensions, each with its start, its end and, for strided_slice, its stride."""
+    inputs: dict[str, SlotValue] = {"Input": x}
+    attrs = {"axes": [axis for axis, _ in cuts], **attrs}
+    for what, places in zip(("starts", "ends", "strides"), zip(*(parts for _, parts in cuts))):
+        attrs[what] = [-1 if isinstance(place, Variable) else place for place in places]
+        like = next((place for place in places if isinstance(place, Variable)), None)
+        if like is not None:
+            inputs[f"{what.capitalize()}TensorList"] = [
+                place if isinstance(place, Variable) else _number(like, place) for place in places
+            ]
+    if len(inputs) > 1:
+        attrs["infer_flags"] = [-1 if any(isinstance(part, Variable) for part in parts) else 1 for _, parts in cuts]
+    return _append_op(op_type, inputs, attrs, key=key)
 
 
 def _number(like: Variable, value: float) -> Variable:

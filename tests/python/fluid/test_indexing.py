@@ -42,6 +42,17 @@ at = Index()
         at[np.int64(1)],
         at[:, 1:1],
         at[1, 2, 3, ...],
+        at[::2],
+        at[:, ::-2],
+        at[..., 3::2],
+        at[:, 2:0:-1],
+        at[:, :0:-1, 1:3],
+        at[:, 1::-1, ::3],
+        at[-2:5:2, 1, -1:1:-1],
+        at[0, ::-1, ::-2],
+        at[:, 0:2:-1],
+        at[:, 2:-1:-1],
+        at[:, 5:-9:-2],
     ],
     ids=str,
 )
@@ -104,9 +115,19 @@ def test_an_index_that_is_a_variable_of_another_kind_is_refused() -> None:
     for item in (at[pair], at[0, pair], at[pair:], at[:pair]):
         with pytest.raises(errors.InvalidArgument, match=r"'x' is .* with integers.*, got variable 'pair' of .*\[2\]"):
             x[item]
-    with pytest.raises(errors.Unimplemented, match="step"):
-        x[:: fluid.data("step", [1], "int32")]
+    step = fluid.data("step", [1], "int32")
+    for item in (at[::step], at[0::step], at[:2:step]):
+        with pytest.raises(errors.InvalidArgument, match=r"'x' .* 'step' as step, .*: give start and stop"):
+            x[item]
     assert fluid.default_main_program().global_block().ops == []
+
+
+def test_a_step_may_be_a_variable(exe: fluid.Executor) -> None:
+    x, step, last = fluid.data("x", X.shape), fluid.data("step", [1], "int32"), fluid.data("last", [1], "int32")
+    outs = [x[:, 2:0:step], x[0, 0:100:2, last:0:step], x[last, ::-1, 0:3:2]]
+    got = exe.run(feed={"x": X, "step": np.array([-1], np.int32), "last": np.array([-1], np.int32)}, fetch_list=outs)
+    for value, want in zip(got, (X[:, 2:0:-1], X[0, 0:100:2, -1:0:-1], X[-1, ::-1, 0:3:2])):
+        np.testing.assert_array_equal(value, want)
 
 
 def test_a_variable_outside_of_what_a_run_has_is_an_error(exe: fluid.Executor) -> None:
@@ -128,10 +149,12 @@ def test_all_of_it_is_the_variable_itself() -> None:
 def test_gradients_pass_an_index(exe: fluid.Executor) -> None:
     x = fluid.data("x", X.shape)
     x.stop_gradient = False
-    fluid.backward.append_backward(fluid.layers.reduce_sum(fluid.layers.square(x[1, ::-1, 1:3])))
+    y = fluid.layers.square(x[1, ::-1, 1:3]), fluid.layers.square(x[0, 2::-2, ::3])
+    fluid.backward.append_backward(fluid.layers.reduce_sum(y[0]) + fluid.layers.reduce_sum(y[1]))
     (got,) = exe.run(feed={"x": X}, fetch_list=["x@GRAD"])
     want = np.zeros_like(X)
     want[1, :, 1:3] = 2 * X[1, :, 1:3]
+    want[0, ::2, ::3] = 2 * X[0, ::2, ::3]
     np.testing.assert_allclose(got, want)
 
 
@@ -142,8 +165,7 @@ def test_gradients_pass_an_index(exe: fluid.Executor) -> None:
         (at[0, -4], errors.OutOfRange, "dimension 1"),
         (at[0, 0, 0], errors.OutOfRange, "3 indices"),
         (at[..., ...], errors.OutOfRange, "2 of them"),
-        (at[::2], errors.Unimplemented, "step 2"),
-        (at[2:0:-1], errors.Unimplemented, "step -1"),
+        (at[::0], errors.InvalidArgument, "step 0"),
         (at["a"], errors.TypeMismatch, "str"),
         (at[1.0], errors.TypeMismatch, "float"),
         (at[True], errors.TypeMismatch, "bool"),
