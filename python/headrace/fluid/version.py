@@ -28,7 +28,7 @@ major, minor, patch = FLUID_VERSION.split(".")
 rc = "0"
 # Nothing here is a release of Paddle's. The revision is the one whose tests of operators are run on these.
 istaged = False
-commit = "80e0f547bb"
+commit = "fa7ace7cf2"
 
 
 def mkl() -> str:

@@ -46,7 +46,7 @@ class TestScope(unittest.TestCase):
         Operator("scale", X="x", Out="out", scale=3.0).run(scope, core.CPUPlace())
         self.assertEqual(np.array(scope.find_var("out").get_tensor()).tolist(), [3, 3])
 
-class TestScaleOpSelectedRows(unittest.TestCase):
+class TestScaleOpError(unittest.TestCase):
     def test_scale(self):
         self.fail("as expected")
 """
