@@ -84,6 +84,30 @@ def test_a_seed_of_its_own_goes_before_that_of_the_program() -> None:
     np.testing.assert_array_equal(first, drawn(lambda: layers.uniform_random([20], seed=3), 8, own_seed=True)[0])
 
 
+def test_evaluating_between_steps_changes_no_mask() -> None:
+    """The program that evaluates may be a clone, or one that was built for tests."""
+
+    def build(is_test: bool) -> tuple[fluid.Program, fluid.Program, Variable]:
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = 7
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            return main, startup, layers.dropout(_rows(), 0.5, is_test=is_test)
+
+    def masks(evaluates: bool) -> list[np.ndarray]:
+        main, startup, out = build(False)
+        tests = [main.clone(for_test=True), build(True)[0]]
+        exe, drawn = fluid.Executor(), []
+        with fluid.scope_guard(fluid.Scope()):
+            exe.run(startup)
+            for _ in range(3):
+                drawn += exe.run(main, fetch_list=[out])
+                for test in tests if evaluates else []:
+                    np.testing.assert_allclose(exe.run(test, fetch_list=[out.name])[0], ROWS * 0.5)
+        return drawn
+
+    np.testing.assert_array_equal(masks(True), masks(False))
+
+
 def shuffled(seed: int, count: int = 30) -> list[int]:
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = seed
