@@ -78,6 +78,34 @@ def test_a_restored_loader_goes_on_with_exactly_the_next_batch(kind: str, num_wo
         del iterator
 
 
+class Counting(Foreign):
+    """Shifts its indices with each epoch, and has a state that says in which one it is."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        yield from ((index + self.epoch) % 11 for index in super().__iter__())
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_the_state_of_a_sampler_is_kept_between_epochs_and_within_one(taken: int) -> None:
+    loader, resumed = (DataLoader(Ints(11), 4, sampler=Counting(), seed=5) for _ in range(2))
+    assert [rows(batch)[0] for batch in loader] == [7, 2, 4]
+    if taken:
+        batches = iter(loader)
+        assert [rows(next(batches))[0] for _ in range(taken)] == [8, 3]
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert [rows(batch)[0] for batch in resumed] == [8, 3, 5][taken:]
+    assert [rows(batch)[0] for batch in resumed] == [9, 4, 6]
+
+
 def test_the_state_is_small_whatever_the_dataset() -> None:
     loader = DataLoader(Ints(1 << 40), batch_size=1 << 10, shuffle=True, seed=1)
     next(iter(loader))

@@ -273,6 +273,122 @@ def test_a_sampler_that_cannot_repeat_its_indices_is_an_error(workers: int) -> N
     assert values(resumed) == rest
 
 
+class Remembering:
+    """A sampler in torchdata's form: it counts its epochs, and continues where a state that was loaded says.
+
+    Args:
+        size: of the batches that it gives; None: it gives indices.
+        as_iterator: each epoch has an iterator of its own, which has counted the epoch when it is made.
+    """
+
+    def __init__(self, size: int | None = None, as_iterator: bool = False) -> None:
+        self.size, self.as_iterator = size, as_iterator
+        self.epoch = self.at = 0
+
+    def __len__(self) -> int:
+        return 24 if self.size is None else -(-24 // self.size)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.as_iterator and self.at in (0, len(self)):
+            self.epoch, self.at = self.epoch + 1, 0
+        return self.rest()
+
+    def rest(self) -> Iterator[Any]:
+        order: list[Any] = random.Random(self.epoch).sample(range(24), 24)
+        if self.size is not None:
+            order = [order[i : i + self.size] for i in range(0, 24, self.size)]
+        while self.at < len(order):
+            self.at += 1
+            yield order[self.at - 1]
+        if not self.as_iterator:
+            self.epoch, self.at = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class Distributed(torch_data.DistributedSampler[int]):
+    """As torchdata's: a state at the end of an epoch is followed by nothing, and then by the next one."""
+
+    def __init__(self) -> None:
+        super().__init__(Numbers(), num_replicas=2, rank=1)
+        self.at = self.start = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.start = self.start, 0
+        for index in list(super().__iter__())[self.at :]:
+            self.at += 1
+            yield index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+
+REMEMBERING: dict[str, Callable[..., DataLoader]] = {
+    "indices": lambda **more: DataLoader(Numbers(), 5, sampler=Remembering(), **more),
+    "iterators": lambda **more: DataLoader(Numbers(), 5, sampler=Remembering(as_iterator=True), **more),
+    "batches": lambda **more: DataLoader(Numbers(), batch_sampler=Remembering(5), **more),
+    "wrapped": lambda **more: DataLoader(
+        Numbers(), batch_sampler=torch_data.BatchSampler(Remembering(), 5, False), **more
+    ),
+    "distributed": lambda **more: DataLoader(Numbers(), 3, sampler=Distributed(), **more),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_the_state_of_a_sampler_is_kept(kind: str, workers: int) -> None:
+    whole = REMEMBERING[kind]()
+    expected = [values(whole) for _ in range(3)]
+    count = len(expected[0])
+    for epochs, batches in ((0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, count)):
+        loader = REMEMBERING[kind](num_workers=workers)
+        for epoch in range(epochs):
+            assert values(loader) == expected[epoch]
+        running = itertools.islice(loader if batches else (), batches)
+        assert values(running) == expected[epochs][:batches]
+        resumed = REMEMBERING[kind](num_workers=2 - workers)
+        resumed.load_state_dict(saved(loader))
+        once_more = REMEMBERING[kind]()  # of a state of what has not been read yet
+        once_more.load_state_dict(saved(resumed))
+        for each in (resumed, once_more):
+            assert [values(each) for _ in expected[epochs:]] == [expected[epochs][batches:], *expected[epochs + 1 :]]
+
+
+def test_the_state_of_a_sampler_may_hold_anything_and_need_not_be_there_yet() -> None:
+    class Own(Remembering):
+        def state_dict(self) -> Any:
+            if self.at == 0:
+                raise RuntimeError("it has not begun")
+            return {"at": torch.tensor(self.at), "order": super().state_dict()}
+
+        def load_state_dict(self, state: Any) -> None:
+            super().load_state_dict({**state["order"], "at": int(state["at"])})
+
+    loader, resumed = (DataLoader(Numbers(), 4, sampler=Own()) for _ in range(2))
+    resumed.load_state_dict(loader.state_dict())
+    assert values(resumed) == values(loader)
+    broken = Own()
+    broken.at = 20
+    expected = values(DataLoader(Numbers(), 4, sampler=broken))
+    broken.at, broken.epoch = 20, 0
+    resumed.load_state_dict(DataLoader(Numbers(), 4, sampler=broken).state_dict())
+    assert values(resumed) == expected
+
+
+def test_the_state_of_a_sampler_needs_one_that_has_a_state() -> None:
+    state = DataLoader(Numbers(), 4, sampler=Remembering()).state_dict()
+    plain = type("Remembering", (), {"__len__": Remembering.__len__, "__iter__": Remembering.__iter__, "size": None})
+    with pytest.raises(ValueError, match="the sampler of this loader has no load_state_dict"):
+        DataLoader(Numbers(), 4, sampler=plain()).load_state_dict(state)
+
+
 @pytest.mark.parametrize("state", [{"drawn": -1}, {"drawn": "1"}, {"torch_global": "x"}, {"other": 1}])
 def test_a_replay_that_is_none_is_refused(state: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(), 4, sampler=Unrepeatable())

@@ -120,7 +120,8 @@ def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[s
     Of a sampler that draws from torch's global generator nothing is known before it begins.
     """
     if not config.follows_torch or "torch" not in sys.modules:
-        return seed, {}
+        plan = None if config.iterable else make_plan(config, seed or 0)[1]
+        return seed, plan.own_state() if isinstance(plan, ReplayPlan) else {}
     generator = copy_generator(config.torch_generator)
     if seed is None or config.draws_each_epoch:
         drawn = draw_torch_seed(generator)
@@ -130,10 +131,13 @@ def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[s
         if config.torch_generator is None:
             return seed, {"torch_seed": draw_torch_seed(generator)}
         return seed, {"torch_generator": encode_generator(generator)}
-    if isinstance(plan, ReplayPlan) and plan.generator is not None:
+    if not isinstance(plan, ReplayPlan):
+        return seed, {}
+    state = plan.own_state()
+    if plan.generator is not None:
         known = generator if plan.generator is config.torch_generator else plan.generator
-        return seed, {"torch_generator": encode_generator(known)}
-    return seed, {}
+        state["torch_generator"] = encode_generator(known)
+    return seed, state
 
 
 def _positions(config: LoaderConfig) -> int:

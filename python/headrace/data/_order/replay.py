@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,26 +24,66 @@ from headrace.data._randomness.torch_generators import (
     SamplerDraws,
     encode_generator,
 )
+from headrace.data._samplers.protocols import SeekableSampler
+
+
+class _OwnState:
+    """The state that a sampler, or the one that it wraps, keeps of itself, if it has ``state_dict`` and
+    ``load_state_dict``, as torchdata's loader asks for them: iterating continues from a state that was loaded.
+    """
+
+    KEY = "sampler"
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler: Any = None
+        for _ in range(8):  # a chain may be a circle
+            if isinstance(sampler, SeekableSampler):
+                break
+            if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+                self._sampler = sampler
+                break
+            sampler = getattr(sampler, "sampler", None)
+
+    def now(self) -> dict[str, Any]:
+        """The state, in a dict; {}: there is none."""
+        if self._sampler is not None:
+            with contextlib.suppress(Exception):  # it may have none before it has started
+                return {self.KEY: copy.deepcopy(self._sampler.state_dict())}
+        return {}
+
+    def begin(self, restored: dict[str, Any]) -> dict[str, Any]:
+        """The state with which an epoch begins, in a dict: that in ``restored``, which is loaded, or that of now."""
+        if self.KEY not in restored:
+            return self.now()
+        self._sampler.load_state_dict(copy.deepcopy(restored[self.KEY]))
+        return {self.KEY: restored[self.KEY]}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
+        if self.KEY in state and self._sampler is None:
+            raise ValueError(
+                "the state includes one of its sampler, but the sampler of this loader has no load_state_dict"
+            )
 
 
 class _Drawn:
     """The known part of an epoch of a replayed sampler.
 
     Attributes:
-        generators: the states of torch's generators with which it began.
+        generators: the states of torch's generators with which it began, and that of the sampler itself.
     """
 
     def __init__(self, first_batch: int) -> None:
         self._first = first_batch
         self._checksums = array.array("I")
-        self.generators: dict[str, str] = {}
+        self.generators: dict[str, Any] = {}
 
     @property
     def begun(self) -> bool:
         """Whether anything was drawn."""
         return len(self._checksums) > 0
 
-    def begin(self, checksum: int, generators: dict[str, str]) -> None:
+    def begin(self, checksum: int, generators: dict[str, Any]) -> None:
         """The indices before the first batch were drawn."""
         self.generators = generators
         self._checksums = array.array("I", [checksum])
@@ -64,7 +106,8 @@ class ReplayPlan(IndexPlan):
     """Batches of anything that gives indices when it is iterated over.
 
     To begin in the middle of an epoch, the indices before are drawn again and dropped. What torch's samplers draw then
-    is what they drew at first; of any other sampler a checksum tells whether it does.
+    is what they drew at first, and so is what samplers draw that have a state; of any other a checksum tells whether it
+    does.
 
     Args:
         sampler: iterated over once per epoch.
@@ -87,6 +130,7 @@ class ReplayPlan(IndexPlan):
         self._drop_last = drop_last
         self._rank, self._world = rank, world
         self._draws = SamplerDraws(sampler)
+        self._own = _OwnState(sampler)
         self._restored: dict[str, Any] = {}
         self._replayed: dict[str, Any] = {}  # the restored plan of this epoch
         self._first = 0
@@ -103,6 +147,10 @@ class ReplayPlan(IndexPlan):
         """The generator of torch's that the sampler was given; None if it has none."""
         return self._draws.generator
 
+    def own_state(self) -> dict[str, Any]:
+        """The part of a state between two epochs that is the sampler's own."""
+        return self._own.now()
+
     def start(self, epoch: int, batch: int) -> None:
         self._first, self._begun = batch, False
         self._replayed, self._restored = self._restored, {}
@@ -112,16 +160,19 @@ class ReplayPlan(IndexPlan):
         known, generator = self._known, self.generator
 
         def state(batch: int) -> dict[str, Any]:
-            upcoming = {} if generator is None or known.begun else {"torch_generator": encode_generator(generator)}
-            return upcoming or known.state(batch)
+            if known.begun:
+                return known.state(batch)
+            upcoming = {} if generator is None else {"torch_generator": encode_generator(generator)}
+            return {**upcoming, **self._own.now()} or known.state(batch)
 
         return state
 
     def check(self, state: dict[str, Any]) -> None:
-        if not set(state) <= {"drawn", *SamplerDraws.KEYS}:
-            check_keys(state, "drawn", *SamplerDraws.KEYS)
+        if not set(state) <= {"drawn", _OwnState.KEY, *SamplerDraws.KEYS}:
+            check_keys(state, "drawn", _OwnState.KEY, *SamplerDraws.KEYS)
         integer("drawn of the state", state.get("drawn", 0), 0, (1 << 32) - 1)
         self._draws.check(state)
+        self._own.check(state)
 
     def restore(self, state: dict[str, Any], begun: bool) -> None:
         self._restored = state
@@ -163,15 +214,22 @@ class ReplayPlan(IndexPlan):
         restored, checksum = self._replayed, 0
         self._broken_off = False
         with self._draws.repeated(restored) as generators:
+            own = self._own.begin(restored)
             self._indices = iter(self._sampler)
+            drawn: list[Any] = []
+            if self._own.KEY in restored:
+                drawn.extend(next_items(self._indices, 1))
+                if not drawn:  # the state was one of the end of the epoch before
+                    self._indices = iter(self._sampler)
             for _ in range(self._first):
-                group = list(next_items(self._indices, self._group_size))
+                group = [*drawn, *next_items(self._indices, self._group_size - len(drawn))]
                 if not group:
                     break
                 checksum = index_checksum(self._checked(group), checksum)
-            drawn: list[Any] = []
+                drawn = []
             self._drawn = (self._first * self._group_size, drawn)
-            self._draw(drawn, self._group_size)  # with the first index, torch's samplers draw all that they need
+            # With the first index, torch's samplers draw all that they need.
+            self._draw(drawn, self._group_size - len(drawn))
         if restored.get("drawn", checksum) != checksum:
             name = type(getattr(self._sampler, "replicated", self._sampler)).__name__  # the user's, of headrace.torch's
             raise errors.FailedPrecondition(
@@ -179,7 +237,7 @@ class ReplayPlan(IndexPlan):
                 "continue from there: call its set_epoch, if it has one, with the epoch of the state before iterating; "
                 "let it depend on nothing but that and a seed, or pass a sampler of headrace.data"
             )
-        self._known.begin(checksum, generators)
+        self._known.begin(checksum, {**generators, **own})
         self._begun = True
 
     def _draw(self, drawn: list[Any], count: int) -> None:
