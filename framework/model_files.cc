@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "framework/block_runner.h"
 #include "framework/errors.h"
 #include "framework/file_replacement.h"
 #include "framework/gradient_influence.h"
@@ -217,6 +218,28 @@ void EmptyUnusedBlocks(ProgramDesc* program) {
   }
 }
 
+// Whether an operator gives a program data from outside.
+bool GivesData(const OpDesc& op) { return op.type == "read" || op.type == "feed"; }
+
+// The feeds that a program computes itself, and that stand for the results. Others stand for data: what changes these
+// in place changes the feeds.
+VarNames Computed(const BlockDesc& block, const std::vector<std::string>& feeds) {
+  VarNames computed;
+  VarNames left;
+  std::copy_if(feeds.begin(), feeds.end(), std::inserter(left, left.end()),
+               [&](const std::string& name) { return !block.GetVar(name).BoolAttr("is_data", false); });
+  for (const auto& op : block.ops()) {
+    std::vector<std::string> reads = op->InputNames();
+    std::vector<std::string> writes = op->OutputNames();
+    AddInnerNames(block, *op, &reads, &writes);
+    for (const std::string& name : reads) left.erase(name);
+    for (const std::string& name : writes) {
+      if (left.erase(name) > 0 && !GivesData(*op)) computed.insert(name);
+    }
+  }
+  return computed;
+}
+
 }  // namespace
 
 void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
@@ -224,20 +247,24 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
   BlockDesc* block = &program->block(0);
   VarNames needed;
   VarNames used;
-  const auto need = [&](const std::string& name) {
-    used.insert(name);
-    if (std::find(feeds.begin(), feeds.end(), name) == feeds.end()) needed.insert(name);
-  };
   for (const auto& [names, purpose] : {std::pair(&feeds, "feed"), {&fetches, "fetch"}}) {
     for (const std::string& name : *names) {
       HR_ENFORCE(block->FindVar(name) != nullptr, NotFound, "the program has no variable '", name, "' to ", purpose);
-      need(name);
+      used.insert(name);
     }
   }
+  const VarNames computed = Computed(*block, feeds);
+  const auto need = [&](const std::string& name) {
+    used.insert(name);
+    if (!computed.contains(name)) needed.insert(name);
+  };
+  std::for_each(fetches.begin(), fetches.end(), need);
   for (size_t i = block->ops().size(); i-- > 0;) {
-    const Access access(*block, *block->ops()[i]);
-    if (std::none_of(access.writes.begin(), access.writes.end(),
-                     [&](const auto& name) { return needed.contains(name); })) {
+    const OpDesc& op = *block->ops()[i];
+    const Access access(*block, op);
+    if (std::none_of(access.writes.begin(), access.writes.end(), [&](const auto& name) {
+          return needed.contains(name) && !(GivesData(op) && Contains(feeds, name));
+        })) {
       block->RemoveOps(i, i + 1);
       continue;
     }

@@ -601,6 +601,52 @@ def test_a_model_has_to_be_fed_with_all_data_that_it_needs(exe: fluid.Executor, 
     fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe)
 
 
+@pytest.mark.parametrize("way", ["operator", "switch", "loop", "read"])
+def test_a_model_keeps_what_changes_a_feed_in_place(exe: fluid.Executor, tmp_path: Path, way: str) -> None:
+    if way == "read":
+        reader = fluid.layers.py_reader(2, [[-1, 2]], ["float32"])
+        x = fluid.layers.read_file(reader)
+    else:
+        x = fluid.data("x", [None, 2])
+    if way == "switch":
+        with (
+            fluid.layers.Switch() as switch,
+            switch.case(fluid.layers.less_than(*(fluid.layers.reduce_mean(v) for v in (-x, x)))),
+        ):
+            fluid.layers.assign(x * 3.0, x)
+    elif way == "loop":
+        count, step = (fluid.layers.fill_constant([1], "int64", value) for value in (2, 0))
+        less = fluid.layers.less_than(step, count)
+        with fluid.layers.While(less).block():
+            fluid.layers.assign(x + 1.0, x)
+            fluid.layers.increment(step)
+            fluid.layers.less_than(step, count, cond=less)
+    else:
+        fluid.layers.assign(x + 2.0, x)
+    target = x * 2.0
+    fluid.io.save_inference_model(str(tmp_path), [x.name], [target], exe)
+    program, feeds, targets = fluid.io.load_inference_model(str(tmp_path), exe)
+    (found,) = exe.run(program, feed={feeds[0]: np.ones((1, 2), np.float32)}, fetch_list=targets)
+    np.testing.assert_array_equal(found, [[6.0, 6.0]])
+
+
+@pytest.mark.parametrize("way", ["operators", "branches"])
+def test_a_model_may_be_fed_what_the_program_computes(exe: fluid.Executor, tmp_path: Path, way: str) -> None:
+    """Whatever computes it is left out."""
+    x = fluid.data("x", [None, 2])
+    if way == "operators":
+        hidden = fluid.layers.fc(x, 3, param_attr="unused")
+        fluid.layers.assign(hidden * 3.0, hidden)
+    else:
+        less = fluid.layers.less_than(fluid.layers.reduce_mean(x), fluid.layers.reduce_max(x))
+        hidden = fluid.layers.cond(less, lambda: fluid.layers.fc(x, 3), lambda: fluid.layers.fc(x, 3))
+    fluid.io.save_inference_model(str(tmp_path), [hidden.name], [hidden + 1.0], exe)  # needs no parameters
+    assert [path.name for path in tmp_path.iterdir()] == ["__model__"]
+    program, feeds, targets = fluid.io.load_inference_model(str(tmp_path), exe)
+    (found,) = exe.run(program, feed={feeds[0]: np.ones((1, 3), np.float32)}, fetch_list=targets)
+    np.testing.assert_array_equal(found, [[2.0, 2.0, 2.0]])
+
+
 @pytest.mark.parametrize("deployed", [True, False])
 def test_a_model_can_be_saved_without_parameters(exe: fluid.Executor, tmp_path: Path, deployed: bool) -> None:
     out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)  # whose parameters nobody has initialized
