@@ -104,9 +104,7 @@ bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_g
     for (const std::string& name : access.writes) {
       if (CarriesGradient(block, no_grad, name) || IsStepScopes(block, name)) {
         names->insert(name);
-      } else if (const VarDesc* var = block.FindVar(name); var != nullptr && var->stop_gradient &&
-                                                           IsFloatingPoint(var->tensor.dtype) &&
-                                                           !no_grad.contains(name)) {
+      } else if (const VarDesc* var = block.FindVar(name); var != nullptr && IsFloatingPoint(var->tensor.dtype)) {
         findings->stopped.insert(name);
       }
     }

@@ -47,7 +47,7 @@ struct Findings {
   std::map<int32_t, Names> influenced;  // variables that depend on a parameter
   std::map<int32_t, Names> given;       // those that a step is given a gradient of
   // What depends on a parameter, but has stop_gradient, as many layers make what only the gradient of an operator
-  // reads: through it, that gradient depends on the parameter. Of all blocks.
+  // reads, or is in no_grad: through it, that gradient depends on the parameter. Of all blocks.
   Names stopped;
 };
 

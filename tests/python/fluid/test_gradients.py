@@ -238,18 +238,44 @@ def test_gradients_of_gradients_that_have_none_are_refused() -> None:
     assert str(fluid.default_main_program()) == before
 
 
-@pytest.mark.parametrize("kind", ["smooth_l1_loss", "warpctc", "gru"])
-def test_gradients_that_depend_on_intermediate_results_alone_are_no_constants(kind: str) -> None:
-    x = fluid.data("x", [None, 3], lod_level=1)
+@pytest.mark.parametrize("way", ["layer", "stored", "no_grad_set"])
+@pytest.mark.parametrize("kind", ["smooth_l1_loss", "softmax_with_cross_entropy", "warpctc", "gru", "lstm"])
+def test_gradients_that_depend_on_intermediate_results_alone_are_no_constants(kind: str, way: str) -> None:
+    """Also if these pass no gradient on: in a stored program, say, of Fluid or of an earlier version."""
+    x = fluid.data("x", [None, 4], lod_level=1)
     x.stop_gradient = False
     label = fluid.data("label", [None, 1], "int32", lod_level=1)
-    if kind == "smooth_l1_loss":
-        out = layers.smooth_l1(x, layers.scale(x, 0.5))
-    else:
-        out = layers.warpctc(x, label) if kind == "warpctc" else layers.dynamic_gru(x, 1)
-    (first,) = fluid.gradients(out, x)
-    with pytest.raises(errors.Unimplemented, match=f"{kind}_grad"):
-        fluid.gradients(layers.square(first), x)
+    out = {
+        "smooth_l1_loss": lambda: layers.smooth_l1(x, layers.scale(x, 0.5)),
+        "softmax_with_cross_entropy": lambda: layers.softmax_with_cross_entropy(x, layers.cast(label, "int64")),
+        "warpctc": lambda: layers.warpctc(x, label),
+        "gru": lambda: layers.dynamic_gru(layers.concat([x, x, x], 1), 4),
+        "lstm": lambda: layers.dynamic_lstm(x, 4)[0],
+    }[kind]()
+    program = fluid.default_main_program()
+    (op,) = (op for op in program.global_block().ops if op.type == kind)
+    others = {name for name in op.output_arg_names if name != out.name}
+    if way == "stored":
+        for name in others:
+            program.global_block().var(name).stop_gradient = True
+        program = fluid.Program.parse_from_string(program.serialize_to_string())
+        x, out = (program.global_block().var(variable.name) for variable in (x, out))
+    with fluid.program_guard(program):
+        no_grad_set = others if way == "no_grad_set" else None
+        (first,) = fluid.gradients(out, x, no_grad_set=no_grad_set)
+        with pytest.raises(errors.Unimplemented, match=f"{kind}_grad"):
+            fluid.gradients(layers.square(first), x, no_grad_set=no_grad_set)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_the_user_stops_stays_a_constant(exe: fluid.Executor, stops: bool) -> None:
+    x, y = fed("x"), fed("y")
+    power = layers.softplus(x)
+    power.stop_gradient = stops
+    (first,) = fluid.gradients(power * y, y)
+    (second,) = fluid.gradients(layers.square(first) + layers.square(x), x)
+    slope = 0 if stops else 2 * np.log1p(np.exp(X)) / (1 + np.exp(-X))
+    np.testing.assert_allclose(*run(exe, second), 2 * X + slope, rtol=1e-5)
 
 
 def test_gradients_of_steps_are_no_constants() -> None:
