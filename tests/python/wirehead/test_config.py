@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import reprlib
 import socket
 import time
@@ -275,7 +276,10 @@ def test_an_unreachable_host_is_named_and_the_password_is_not(is_uri: bool, monk
         ("mongodb://me@localhost", "names the user me and no password: set the environment variable WIREHEAD_PASSWORD"),
         ("mongodb://me:sword/fish@localhost", "is not a valid URI: write mongodb://user@host:27017/"),
         ("mongodb://localhost:99999/", "Port must be an integer between 0 and 65535"),
-        ("mongodb://localhost/?readConcernLevell=majority", "option 'readConcernLevell': Unknown option. Did you mean"),
+        (
+            "mongodb://localhost/?readConcernLevell=majority",
+            r"option 'readConcernLevell': Unknown option.* Did you mean",
+        ),
         ("mongodb://localhost/?w=1&journal=maybe", "option 'journal': The value of journal must be 'true' or 'false'"),
     ],
 )
@@ -290,6 +294,6 @@ def test_a_uri_that_is_refused_later_is_named_with_its_file(
         MongoheadDataset(path)
     said = str(caught.value)
     assert said.startswith(f"{path}: MONGOHOST")
-    assert message in said
+    assert re.search(message, said)
     assert "\n" not in said
     assert "fish" not in said

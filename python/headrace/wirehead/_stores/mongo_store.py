@@ -570,8 +570,10 @@ def _check_options(query: str, config: Config) -> None:
     for option in filter(None, query.split("&")):
         try:
             split_options(option, warn=False)
-        except (ConfigurationError, ValueError) as error:
+        except (ConfigurationError, ValueError, OSError) as error:
             name, reason = option.partition("=")[0], str(error).partition(" or maybe")[0]
+            if isinstance(error, OSError):  # of a file of keys
+                reason = f"the file is not readable: {os.strerror(error.errno or 0)}"
             raise ConfigError(f"{config.source}: MONGOHOST: option {name!r}: {reason}") from None
 
 
@@ -607,7 +609,7 @@ def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.Mon
             raise
         # PyMongo's message may quote any part of it, including a password; but not if it is about a file of keys that
         # an option names, or from the name server, which is asked for the host.
-        is_outside = isinstance(error, OSError) or type(error.__cause__).__module__.startswith("dns.")
+        is_outside = isinstance(error, OSError) or type(error.__context__).__module__.startswith("dns.")
         if "@" not in host or is_outside:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"{config.source}: MONGOHOST: {reason}") from None
