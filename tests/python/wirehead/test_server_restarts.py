@@ -52,12 +52,12 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         return thread
 
     def write(cache: Cache) -> None:
-        writer = Writer(cache, stop)
         value = 0
-        while (stored := writer.put(sample(value))) is not None:
-            assert stored not in acknowledged
-            acknowledged[stored] = value
-            value += 1
+        with contextlib.closing(Writer(cache, stop)) as writer:
+            while (stored := writer.put(sample(value))) is not None:
+                assert stored not in acknowledged
+                acknowledged[stored] = value
+                value += 1
 
     def restart() -> None:
         own_server.stop()
@@ -87,13 +87,12 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
             time.sleep(0.005)
 
     def get(cache: Cache) -> None:
-        reader = Reader(cache, ("data", "label"))
-        while not stop.is_set():
-            generation = reader.pin_current(60)
-            for id in range(cap):
-                value = whole(reader, generation, id)
-                assert read.setdefault((generation, id), value) == value
-        reader.close()
+        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+            while not stop.is_set():
+                generation = reader.pin_current(60)
+                for id in range(cap):
+                    value = whole(reader, generation, id)
+                    assert read.setdefault((generation, id), value) == value
 
     threads = [guarded(action) for action in (write, manage, get)]
     for generation in (4, 7, 8):
