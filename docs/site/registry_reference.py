@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import os
 import re
@@ -73,9 +74,9 @@ def operators() -> str:
 
 def configuration() -> str:
     """The keys of Wirehead's config.yaml, as the class declares and documents them."""
-    section = (Config.__doc__ or "").partition("Attributes:\n")[2]
+    section = (inspect.getdoc(Config) or "").partition("Attributes:\n")[2]
     described: dict[str, str] = {}
-    for names, text in re.findall(r"^        ([\w, ]+): (.*?)(?=^        \w|\Z)", section, re.DOTALL | re.MULTILINE):
+    for names, text in re.findall(r"^    ([\w, ]+): (.*?)(?=^    \w|\Z)", section, re.DOTALL | re.MULTILINE):
         described.update(dict.fromkeys(names.split(", "), from_docstring(" ".join(text.split()))))
     rows = []
     for field in dataclasses.fields(Config):
