@@ -175,7 +175,7 @@ def test_small_files() -> None:
 def test_few_processes() -> None:
     """The user has a process, this one, and no more."""
     before = (
-        "import os, resource, threading\n"
+        "import locale, os, resource, threading\n"  # what that user may not be able to read
         "resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))\n"
         "os.setresuid(54321, 54321, 54321)"
     )
