@@ -67,6 +67,14 @@ class Device {
 
 class DeviceFenceTest : public CudaTest {
  protected:
+  // Makes and takes so many batches, each of which is copied and dropped at once.
+  static void CopyNext(int count, BatchScheduler* scheduler, BatchProducer* producer, Device* device) {
+    for (int i = 0; i < count; ++i) {
+      MakeAll(*producer, {.words = kWords});
+      ASSERT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
+      device->Copy(scheduler->Take());
+    }
+  }
   // Takes `batches` batches, each of which is copied and dropped at once; as many of the newest as `kept` live longer.
   size_t Consume(uint64_t batches, uint32_t slots, size_t kept = 0, bool fence = true) {
     Device device(stub_, batches);
@@ -111,11 +119,7 @@ TEST_F(DeviceFenceTest, TheLoaderWaitsForTheDeviceWhenNoSlotIsLeft) {
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
   stub_->busy = true;
-  for (int number = 0; number < 4; ++number) {
-    MakeAll(producer, {.words = kWords});
-    ASSERT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
-    device.Copy(scheduler->Take());
-  }
+  ASSERT_NO_FATAL_FAILURE(CopyNext(4, scheduler.get(), &producer, &device));
   MakeAll(producer, {.words = kWords});
   EXPECT_EQ(scheduler->Wait(5 * kMillisecond), WaitOutcome::kTimedOut);
   EXPECT_EQ(scheduler->stats().held_slots, 4U);
@@ -159,17 +163,11 @@ TEST_F(DeviceFenceTest, AForkDoesNotKeepWhatADeviceStillReads) {
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
   stub_->busy = true;
-  for (int number = 0; number < 4; ++number) {
-    MakeAll(producer, {.words = kWords});
-    ASSERT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
-    device.Copy(scheduler->Take());
-  }
+  ASSERT_NO_FATAL_FAILURE(CopyNext(4, scheduler.get(), &producer, &device));
   WaitingChild child([] { return true; });
   stub_->busy = false;
   EXPECT_EQ(scheduler->Wait(5 * kMillisecond), WaitOutcome::kTimedOut);
-  MakeAll(producer, {.words = kWords});
-  EXPECT_EQ(scheduler->Wait(kPatience), WaitOutcome::kBatch);
-  device.Copy(scheduler->Take());
+  ASSERT_NO_FATAL_FAILURE(CopyNext(1, scheduler.get(), &producer, &device));
   stub_->finish();
   EXPECT_EQ(device.wrong(), 0U);
 }
