@@ -24,6 +24,7 @@ from ferretdb_server import Server
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets import finalizer_thread
 from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.store import FAREWELL
 from headrace.wirehead.generator import ending_on_signals
 
 
@@ -165,7 +166,7 @@ def test_no_thread_of_a_process_that_exits_waits_for_a_server_that_has_gone(own_
     dataset.close()
 
 
-def test_the_exit_of_a_process_waits_a_second_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_of_a_process_waits_for_all_closing_together(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waits = 100.0, list[float]()
     monkeypatch.setattr(finalizer_thread, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(finalizer_thread, "_thread", SimpleNamespace(join=waits.append))
@@ -173,10 +174,10 @@ def test_the_exit_of_a_process_waits_a_second_in_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(finalizer_thread, "_at_exit", set())
     monkeypatch.setattr(finalizer_thread, "_exit_until", None)
     finalizer_thread.close_at_exit(lambda: None)
-    now += 0.75  # in which PyMongo has waited for its threads
+    now += 0.5  # in which PyMongo has waited for its threads
     finalizer_thread.close_at_exit(lambda: None)
     finalizer_thread._finish()
-    assert waits == [0.25]
+    assert waits == [FAREWELL - 0.5]
 
 
 CLOSES = {

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from headrace.wirehead._stores.store import FAREWELL
+
 log = logging.getLogger("headrace.wirehead")
 
 # Of ``multiprocessing.util.Finalize``: before those of its own, which end child processes.
@@ -26,15 +28,13 @@ _jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] =
 _thread: threading.Thread | None = None
 _lock = threading.Lock()  # guards the thread; not taken by close_later
 _at_exit: set[Callable[[], None]] = set()
-# Seconds that the exit of a process waits for closing: a server may be gone, and PyMongo waits for its threads before.
-# Leases expire by themselves.
-_PATIENCE = 1.0
 _exit_until: float | None = None  # when, by time.monotonic(), the exit of this process no longer waits; if it has begun
 
 
 def start_closing(at_exit: Callable[[], None] | None = None) -> None:
     """Starts the thread, if this process has none yet. At exit, the process calls ``at_exit``, once for however many
-    calls, and waits up to ``_PATIENCE`` seconds for the thread to close the objects that it was given.
+    calls, and waits up to ``FAREWELL`` seconds for the thread to close the objects that it was given: a server may be
+    gone, and leases expire by themselves.
     """
     if at_exit is not None:
         _at_exit.add(at_exit)
@@ -55,7 +55,7 @@ def close_later(close: Callable[..., object], *arguments: Any) -> None:
 
 def close_at_exit(close: Callable[[], None]) -> None:
     """Has the thread call ``close()``, from a function of ``atexit``. From the first of these on, the exit waits
-    ``_PATIENCE`` seconds in all: PyMongo's own functions take some of them.
+    ``FAREWELL`` seconds in all: PyMongo's own functions take some of them.
     """
     _begin_exit()
     close_later(close)
@@ -65,7 +65,7 @@ def _begin_exit() -> float:
     """Returns until when the exit waits."""
     global _exit_until
     if _exit_until is None:
-        _exit_until = time.monotonic() + _PATIENCE
+        _exit_until = time.monotonic() + FAREWELL
     return _exit_until
 
 

@@ -343,7 +343,7 @@ class Cache:
         return f"older generations are still used by {', '.join(holders)}" if holders else None
 
     def begin_close(self) -> None:
-        """What is still done at the store, such as ending leases, takes a second at most."""
+        """What is still done at the store, such as ending leases, takes less than a second."""
         self.store.begin_close()
 
     def close(self) -> None:

@@ -390,7 +390,7 @@ class MongoStore:
             if time.monotonic() + pause >= deadline:
                 tried = f"{counted(self.config.timeout, 'second')} (TIMEOUT)"
                 if deadline == self.ends:
-                    tried = f"{FAREWELL:g} second when it was closed"
+                    tried = f"{FAREWELL:g} seconds when it was closed"
                 raise StoreUnreachableError(
                     f"the database at {self.config.location} did not answer within {tried}: "
                     f"{self._without_password(problem)}. Is it running, and can this machine reach it?"

@@ -20,7 +20,9 @@ TABLES = SETTINGS, SWAPS, VERIFIED, LEASES, GRAVES, ROUNDS = (
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
 _PART_BYTES, _MOST_PARTS = 2**20, 64
-FAREWELL = 1.0  # seconds for all that a store does once it closes
+# Seconds for all that a store does once it closes. A program whose server is gone is to end within two seconds: PyMongo
+# takes up to half a second of them, and a loader's workers as much.
+FAREWELL = 0.75
 
 
 class Store(Protocol):
@@ -106,9 +108,9 @@ class Store(Protocol):
         """
 
     def begin_close(self) -> None:
-        """From now on, all operations that begin try for a second at most, together: leases that are not removed
-        expire. One that another thread has begun before may go on for ``Config.timeout``; nobody who closes waits for
-        it beyond ``ends``.
+        """From now on, all operations that begin try for ``FAREWELL`` seconds at most, together: leases that are not
+        removed expire. One that another thread has begun before may go on for ``Config.timeout``; nobody who closes
+        waits for it beyond ``ends``.
         """
 
     def close(self) -> None: ...
