@@ -2,7 +2,7 @@
 // filters that building the matrices for them takes most of the time.
 #pragma once
 
-#include "operators/convolution/convolution.h"
+#include "operators/convolution/conv_shape.h"
 
 namespace headrace::ops {
 

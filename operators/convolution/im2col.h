@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "operators/convolution/convolution.h"
+#include "operators/convolution/conv_shape.h"
 
 namespace headrace::ops {
 

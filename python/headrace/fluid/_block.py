@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,9 @@ from headrace.fluid import core, unique_name
 from headrace.fluid._names import free_name
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
-from headrace.fluid._protocols import ErrorClip, GradientClip, Regularizer
+from headrace.fluid._protocols import DeclaringProgram, ErrorClip, GradientClip, Regularizer
 from headrace.fluid._variable import SlotValue, Variable
 from headrace.fluid.core import VarType
-
-if TYPE_CHECKING:
-    from headrace.fluid.framework import Program
 
 __all__ = ["Block", "names_of"]
 
@@ -33,7 +30,7 @@ def names_of(items: Iterable[Variable | str]) -> list[str]:
     return [item.name if isinstance(item, Variable) else item for item in items]
 
 
-def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: Program) -> dict[str, list[str]]:
+def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: DeclaringProgram) -> dict[str, list[str]]:
     """The names in the slots of an operator of ``program``, which declares what persists in another one."""
     out = {}
     for slot, value in (slots or {}).items():
@@ -53,7 +50,7 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: Program
 class Block:
     """A list of operators and the variables that they use."""
 
-    def __init__(self, program: Program, idx: int) -> None:
+    def __init__(self, program: DeclaringProgram, idx: int) -> None:
         self.program = program
         self.idx = idx
         self.desc = program.desc.block(idx)

@@ -14,20 +14,17 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
-from headrace.fluid._live_sources import sources_of
+from headrace.fluid._feed_source import FeedSource, sources_of
 from headrace.fluid._persistables import persistables, put, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, check_executor, global_scope
 from headrace.fluid.framework import Program, Variable
-
-if TYPE_CHECKING:
-    from headrace.fluid._feed_source import FeedSource
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 

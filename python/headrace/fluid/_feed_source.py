@@ -20,12 +20,11 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakBag
 from headrace.fluid import core
-from headrace.fluid._live_sources import live_sources
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.framework import Program
 
-__all__ = ["FeedHandle", "FeedSource", "FeedingLoader", "init_queue"]
+__all__ = ["FeedHandle", "FeedSource", "FeedingLoader", "init_queue", "sources_of"]
 
 #: Seconds that a reset waits for a generator.
 _PATIENCE = 5.0
@@ -203,7 +202,7 @@ class FeedSource:
         self._previous: FeedHandle | None = None
         self._queue_taken = False
         self._sent_before = 0
-        live_sources.add(self)
+        _live_sources.add(self)
 
     def decorate(self, begin: Callable[[], FeedHandle]) -> None:
         with self._lock:
@@ -414,9 +413,20 @@ class FeedSource:
         return None
 
 
+# A source is found by the scope that a program runs on, which holds its queue: so a copy of the program, parsed from
+# bytes, say, has the same sources as the original.
+_live_sources: WeakBag[FeedSource] = WeakBag()
+
+
+def sources_of(readers: frozenset[str], scope: Scope) -> list[FeedSource]:
+    """The sources of readers, by their names, in programs that run on ``scope``; in the order of their own names."""
+    found = [s for s in _live_sources if not readers.isdisjoint(s.reader_names) and s.has_queue_in(scope)]
+    return sorted(found, key=lambda source: source.name)
+
+
 def _stop_all_at_exit() -> None:
     """Ends the feeders while Python still works: afterwards their threads could not run to their end."""
-    threads = [source._kill() for source in live_sources if not source.is_of_parent]
+    threads = [source._kill() for source in _live_sources if not source.is_of_parent]
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not None:
@@ -425,7 +435,7 @@ def _stop_all_at_exit() -> None:
 
 def _after_fork() -> None:
     """A forked child has none of the threads, and locks in whatever state they were."""
-    for source in live_sources:
+    for source in _live_sources:
         source.is_of_parent = True
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from headrace.fluid import core
@@ -43,6 +44,17 @@ class DeclaringBlock(Protocol):
 
 
 class DeclaringProgram(Protocol):
-    """A ``framework.Program``, of which the names that it declares matter."""
+    """A ``framework.Program``, as its blocks know it, and whoever has but a block of it."""
 
+    desc: core.ProgramDesc
+    _unrolled: dict[str, list[str]]
+
+    @property
+    def blocks(self) -> Sequence[Any]: ...
+    def global_block(self) -> Any: ...
+    def list_vars(self) -> Iterator[Any]: ...
+    def _adopt(self, variable: Any) -> None: ...
     def _has_name(self, name: str) -> bool: ...
+    def _next_seed(self) -> int: ...
+    def _optimized_guard(self, param_and_grads: Any) -> AbstractContextManager[None]: ...
+    def _role_attributes(self) -> dict[str, Any]: ...

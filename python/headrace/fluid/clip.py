@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid._checks import check_object
-from headrace.fluid._protocols import DeclaringBlock, GradientClip
+from headrace.fluid._protocols import DeclaringBlock, DeclaringProgram, GradientClip
 from headrace.fluid._stored_objects import stored
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Parameter, Program, Variable, default_main_program
@@ -241,7 +241,7 @@ ErrorClips = dict[int, dict[str, ErrorClipByValue]]
 _GRADIENT = re.compile(r"(?P<of>.+?)(@VERSION@\d+)?@GRAD(@\d+)?")
 
 
-def find_error_clips(program: Program) -> ErrorClips:
+def find_error_clips(program: DeclaringProgram) -> ErrorClips:
     """The variables that ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is no clip, or that of
     no tensor.
     """

@@ -13,7 +13,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
-from headrace.fluid._live_sources import sources_of
+from headrace.fluid._feed_source import sources_of
 from headrace.fluid.compiler import AnyProgram, CompiledProgram, Feed, merge_feeds
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
 from headrace.fluid.framework import Program, Variable, default_main_program
