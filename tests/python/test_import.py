@@ -8,7 +8,6 @@ import graphlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,22 +93,10 @@ def modules_under(root: Path) -> dict[str, Path]:
     return modules
 
 
-def import_statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All but those that only type checkers see; those in functions, too."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child
-        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            for statement in child.orelse:
-                yield from import_statements(ast.Module([statement], []))
-        else:
-            yield from import_statements(child)
-
-
 @functools.cache
 def import_graph(root: Path) -> dict[str, set[str]]:
-    """What each module of the package in ``root`` imports of that package. A sub-module stands for itself alone, not
-    for the packages around it, which Python has imported before.
+    """What each module of the package in ``root`` imports of that package, be it in a function, or for type checkers
+    alone. A sub-module stands for itself alone, not for the packages around it, which Python has imported before.
     """
     modules = modules_under(root)
     graph: dict[str, set[str]] = {name: set() for name in modules}
@@ -117,10 +104,11 @@ def import_graph(root: Path) -> dict[str, set[str]]:
         if path.suffix == ".pyi":
             continue
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for statement in import_statements(ast.parse(path.read_text("utf-8"))):
+        for statement in ast.walk(ast.parse(path.read_text("utf-8"))):
+            found: set[str] = set()
             if isinstance(statement, ast.Import):
                 found = {alias.name for alias in statement.names}
-            else:
+            elif isinstance(statement, ast.ImportFrom):
                 source = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
                 found = {
                     joined if (joined := f"{source}.{alias.name}") in modules else source for alias in statement.names
@@ -147,9 +135,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
         ("from package.a import name", True),
         ("def function():\n    from package import a", True),
         ("try:\n    import package.a\nexcept ImportError:\n    pass", True),
-        ("if TYPE_CHECKING:\n    pass\nelse:\n    from package import a", True),
-        ("if TYPE_CHECKING:\n    from package import a", False),
-        ("if typing.TYPE_CHECKING:\n    from package import a", False),
+        ("if TYPE_CHECKING:\n    from package import a", True),
         ("from package import c", False),
         ("import a", False),
     ],
