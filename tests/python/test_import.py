@@ -45,6 +45,15 @@ def test_importing_is_quiet_and_light() -> None:
     assert done.stdout.splitlines() == ["[]", "[]", f"DataLoader {headrace.__version__}"]
 
 
+def test_all_modules_import_without_docstrings() -> None:
+    """``python -OO`` and ``PYTHONOPTIMIZE=2`` remove them, and assertions."""
+    needless = ("headrace.torch", "headrace.__main__", "headrace.wirehead.__main__")
+    names = [name for name in modules_under(installed()) if not name.startswith(needless)]
+    script = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-OO", "-c", script, *names], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_without_pytorch_its_loader_says_what_to_install() -> None:
     done = run("import sys\nsys.modules['torch'] = None\nimport headrace\nheadrace.torch")
     last = done.stderr.strip().splitlines()[-1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -36,6 +39,18 @@ def test_the_results_of_a_run_are_returned() -> None:
 def test_wrong_results_fail(expected: object, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         OpTest("scale", {"X": X}, {"scale": 3.0}, {"Out": expected}).check_outputs()
+
+
+def test_it_checks_without_assertions_too() -> None:
+    """``python -O`` leaves out ``assert``."""
+    script = """
+import numpy as np
+from headrace.testing import OpTest
+OpTest("relu", {"X": np.ones(1)}, {}, {"Out": np.ones((1, 1))}).check_outputs()
+"""
+    done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "AssertionError: relu: Out[0] has dims [1], expected [1, 1]" in done.stderr
 
 
 def test_a_wrong_derivative_fails() -> None:

@@ -52,7 +52,7 @@ def run_bench(uri: str | None, only: Sequence[str] | None, quick: bool) -> int:
         raise ConfigError(f"unknown part {unknown[0]}; the parts are {', '.join(parts)}")
     for name, part in parts.items():
         if only is None or name in only:
-            print(f"\n{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
+            print(f"\n{name}: {(part.__doc__ or '').partition(chr(10))[0]}", flush=True)
             with _location(uri) as location:
                 part(location, quick)
     return 0

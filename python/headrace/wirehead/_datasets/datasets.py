@@ -7,6 +7,9 @@ from typing import Any
 
 from headrace.wirehead._datasets.cache_dataset import CacheDataset
 
+# What the base says of all datasets. `python -OO` leaves out docstrings.
+_OF_ALL = (CacheDataset.__doc__ or "").partition("\n\n")[2].strip()
+
 
 class MongoheadDataset(CacheDataset):
     __doc__ = f"""Samples as dicts: the first array is "input", the second "label", further ones go by their kind. Where
@@ -14,7 +17,7 @@ class MongoheadDataset(CacheDataset):
 
     ``dataset[3]`` is the sample with id 3; ``dataset[[3, 5]]`` a dict of samples by their ids.
 
-    {(CacheDataset.__doc__ or "").split(chr(10), 2)[2].strip()}
+    {_OF_ALL}
     """
 
     def __getitem__(self, index: Any, out: Any = None) -> Any:
@@ -40,7 +43,7 @@ class MongoTupleheadDataset(CacheDataset):
 
     ``dataset[3]`` is the sample with id 3; ``dataset[[3, 5]]`` a list of samples.
 
-    {(CacheDataset.__doc__ or "").split(chr(10), 2)[2].strip()}
+    {_OF_ALL}
     """
 
     def __getitem__(self, index: Any, out: Any = None) -> Any:
