@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import headrace
 from headrace import _about, _doctor
+from headrace._standard_output import run_command
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +37,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line. Returns the exit status."""
     options = parser().parse_args(arguments)
+    return run_command("headrace", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.command is None:
         about = _about.about()
         print(json.dumps(about, indent=2) if options.json else _about.text(about))

@@ -347,7 +347,7 @@ def text(findings: dict[str, Finding]) -> Iterator[str]:
     for name, finding in findings.items():
         yield f"{finding.status:<8} {name:<18} {finding.detail}"
         if finding.advice:
-            yield f"{'':<8} {'':<18} → {finding.advice}"
+            yield f"{'':<8} {'':<18} -> {finding.advice}"
     worst = [finding.status for finding in findings.values()]
     problems, warnings = worst.count(PROBLEM), worst.count(WARNING)
     yield f"{problems} problems, {warnings} warnings"

@@ -107,6 +107,31 @@ def test_json_before_or_after_the_command(capsys: pytest.CaptureFixture[str], mo
         assert result["checks"] == [{"name": "one", "status": OK, "detail": "fine", "advice": ""}]
 
 
+def test_its_output_may_lack_letters() -> None:
+    script = (
+        "from headrace import __main__ as command_line, _doctor\n"
+        "_doctor.CHECKS = {'one': lambda: _doctor.Finding(_doctor.NOTE, '/home/j\\xf6rg', 'ask J\\xf6rg')}\n"
+        "command_line.main(['doctor'])"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/home/j\\xf6rg" in done.stdout
+    assert "-> ask J\\xf6rg" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redirect", "message"), [("| true", ""), ("> /dev/full", "headrace: standard output cannot be written: No space")]
+)
+def test_nobody_reads_its_output(redirect: str, message: str) -> None:
+    script = f'"$0" -m headrace {redirect}; echo "${{PIPESTATUS[0]}}" >&2'
+    done = subprocess.run(["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    *lines, code = done.stderr.splitlines()
+    assert code == "1"
+    assert "".join(lines).startswith(message)
+    assert len(lines) == bool(message)
+
+
 def test_a_check_that_fails_is_a_finding_and_the_others_are_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +142,7 @@ def test_a_check_that_fails_is_a_finding_and_the_others_are_run(
     assert command_line.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.count("could not be checked: KeyError: 'an odd machine'") == 2
-    assert "→ Do so." in out
+    assert "-> Do so." in out
     assert out.endswith("1 problems, 2 warnings\n")
 
 

@@ -190,6 +190,7 @@ SHARED = {
     "headrace._core",
     "headrace._next_items",
     "headrace._process_group",
+    "headrace._standard_output",
     "headrace._traced",
     "headrace._warnings",
     "headrace._weak_collections",

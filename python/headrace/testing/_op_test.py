@@ -97,7 +97,7 @@ class OpTest:
             for name, tensor in bare.gradients().items():
                 _expect(
                     np.array(tensor).tobytes() == values[name].tobytes(),
-                    f"{self.op_type}: the gradient of {name} needs the LoD of an output's gradient, which may have none",
+                    f"{self.op_type}: the gradient of {name} needs the LoD of an output's gradient, which may lack it",
                 )
         return values
 
@@ -236,7 +236,7 @@ class OpTest:
         _expect(array.dtype == value.dtype, f"{self.op_type}: {what} is {array.dtype}, expected {value.dtype}")
         _expect(
             actual.recursive_sequence_lengths() == lengths,
-            f"{self.op_type}: {what} has the sequence lengths {actual.recursive_sequence_lengths()}, expected {lengths}",
+            f"{self.op_type}: {what} has sequence lengths {actual.recursive_sequence_lengths()}, expected {lengths}",
         )
         allowed = _NARROW_TOLERANCES.get(value.dtype.name)
         if allowed is not None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from headrace._standard_output import discard_output
 from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead.config import Config, ConfigSource
@@ -130,12 +131,6 @@ class _Output(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9
             text = f"standard output cannot be written ({error.strerror}); messages are lost, and the work goes on"
             with contextlib.suppress(OSError):
                 print(f"headrace.wirehead: {text}", file=sys.stderr, flush=True)
-
-
-def discard_output() -> None:
-    """Nothing is written to standard output from now on: flushing it at exit would fail, too."""
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), sys.stdout.fileno())
 
 
 def log_to_stdout() -> None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
-import io
 import json
 import math
 import os
 import sys
 import time
 
+from headrace._standard_output import run_command
 from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, report_to, run_one
 from headrace.wirehead._format.compression import require_library
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import SETTINGS
 from headrace.wirehead.config import Config, at_least
 from headrace.wirehead.errors import ConfigError, StoreError
-from headrace.wirehead.manager import WireheadManager, discard_output, log_to_stdout
+from headrace.wirehead.manager import WireheadManager, log_to_stdout
 from headrace.wirehead.status import status_of
-
-# Of standard output: a store says of its own that it is full.
-_UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,18 +88,18 @@ def main(arguments: list[str] | None = None) -> int:
 
     With a configuration file in place of a command, it behaves as the original's ``wirehead``.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names may be in letters that its encoding does not have
+    given = sys.argv[1:] if arguments is None else arguments
+    return run_command("headrace.wirehead", lambda: _run(given))
+
+
+def _run(arguments: list[str]) -> int:
     try:
         if _is_for_the_original(arguments):
             from headrace.wirehead.compat import log_swaps
 
-            code: int = log_swaps(arguments)
-        else:
-            options = parser().parse_args(arguments)
-            code = globals()[f"_{options.command}"](options)
-        sys.stdout.flush()
+            return log_swaps(arguments)
+        options = parser().parse_args(arguments)
+        code: int = globals()[f"_{options.command}"](options)
         return code
     except (ConfigError, FileNotFoundError, ImportError) as error:
         print(f"headrace.wirehead: {error}", file=sys.stderr)
@@ -111,17 +107,6 @@ def main(arguments: list[str] | None = None) -> int:
     except (StoreError, TimeoutError) as error:
         print(f"headrace.wirehead: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the program that reads the output has ended, as `head` does
-        discard_output()
-        return 1
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise
-        print(f"headrace.wirehead: standard output cannot be written: {error.strerror}", file=sys.stderr)
-        discard_output()
-        return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _is_for_the_original(arguments: list[str]) -> bool:
