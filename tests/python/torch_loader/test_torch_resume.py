@@ -361,6 +361,20 @@ def test_the_state_of_a_sampler_is_kept(kind: str, workers: int) -> None:
             assert [values(each) for _ in expected[epochs:]] == [expected[epochs][batches:], *expected[epochs + 1 :]]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_the_state_of_a_sampler_is_that_of_its_epoch_after_one_that_was_left(kind: str, workers: int) -> None:
+    ahead = {"num_workers": workers, "prefetch_factor": 1 if workers else None}  # batches are left to be drawn
+    loader, resumed = REMEMBERING[kind](**ahead), REMEMBERING[kind]()
+    values(itertools.islice(loader, 1))
+    running = iter(loader)
+    values(itertools.islice(running, 1))
+    resumed.load_state_dict(saved(loader))
+    rest = values(running)
+    assert values(resumed) == rest
+    assert rest
+
+
 def test_the_state_of_a_sampler_may_hold_anything_and_need_not_be_there_yet() -> None:
     class Own(Remembering):
         def state_dict(self) -> Any:

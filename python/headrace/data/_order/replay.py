@@ -30,9 +30,12 @@ from headrace.data._samplers.protocols import SeekableSampler
 class _OwnState:
     """The state that a sampler, or the one that it wraps, keeps of itself, if it has ``state_dict`` and
     ``load_state_dict``, as torchdata's loader asks for them: iterating continues from a state that was loaded.
+
+    The state with which an epoch begins may say where the epoch before ended, or was left. Iterating then continues
+    there, and only the iteration after that is the epoch's: ``FIRST``, the checksum of its first index, tells.
     """
 
-    KEY = "sampler"
+    KEY, FIRST = "sampler", "sampler_first"
 
     def __init__(self, sampler: Any) -> None:
         self._sampler: Any = None
@@ -168,9 +171,11 @@ class ReplayPlan(IndexPlan):
         return state
 
     def check(self, state: dict[str, Any]) -> None:
-        if not set(state) <= {"drawn", _OwnState.KEY, *SamplerDraws.KEYS}:
-            check_keys(state, "drawn", _OwnState.KEY, *SamplerDraws.KEYS)
-        integer("drawn of the state", state.get("drawn", 0), 0, (1 << 32) - 1)
+        checksums = ("drawn", _OwnState.FIRST)
+        if not set(state) <= {*checksums, _OwnState.KEY, *SamplerDraws.KEYS}:
+            check_keys(state, *checksums, _OwnState.KEY, *SamplerDraws.KEYS)
+        for key in checksums:
+            integer(f"{key} of the state", state.get(key, 0), 0, (1 << 32) - 1)
         self._draws.check(state)
         self._own.check(state)
 
@@ -211,34 +216,49 @@ class ReplayPlan(IndexPlan):
 
     def _begin(self) -> None:
         """Starts the iteration, and draws what comes before the first batch."""
-        restored, checksum = self._replayed, 0
+        restored = self._replayed
+        own: dict[str, Any] = {}
         self._broken_off = False
-        with self._draws.repeated(restored) as generators:
-            own = self._own.begin(restored)
-            self._indices = iter(self._sampler)
-            drawn: list[Any] = []
-            if self._own.KEY in restored:
-                drawn.extend(next_items(self._indices, 1))
-                if not drawn:  # the state was one of the end of the epoch before
-                    self._indices = iter(self._sampler)
-            for _ in range(self._first):
-                group = [*drawn, *next_items(self._indices, self._group_size - len(drawn))]
-                if not group:
-                    break
-                checksum = index_checksum(self._checked(group), checksum)
-                drawn = []
-            self._drawn = (self._first * self._group_size, drawn)
-            # With the first index, torch's samplers draw all that they need.
-            self._draw(drawn, self._group_size - len(drawn))
-        if restored.get("drawn", checksum) != checksum:
+        for again in (False, True):
+            with self._draws.repeated(restored) as generators:
+                if not again:
+                    own = self._own.begin(restored)
+                self._indices = iter(self._sampler)
+                drawn = list(next_items(self._indices, 1)) if own else []
+                first = index_checksum(self._checked(drawn), 0) if drawn else None
+                is_meant = first is not None and first == restored.get(self._own.FIRST, first)
+                if not again and self._own.KEY in restored and not is_meant:
+                    continue
+                checksum = self._pass_over(drawn)
+                break
+        if restored.get("drawn", checksum) != checksum or restored.get(self._own.FIRST, first) != first:
             name = type(getattr(self._sampler, "replicated", self._sampler)).__name__  # the user's, of headrace.torch's
             raise errors.FailedPrecondition(
                 f"the sampler ({name}) yields other indices than before the state was taken, so the iteration cannot "
                 "continue from there: call its set_epoch, if it has one, with the epoch of the state before iterating; "
                 "let it depend on nothing but that and a seed, or pass a sampler of headrace.data"
             )
+        if first is not None:
+            own = {**own, self._own.FIRST: first}
         self._known.begin(checksum, {**generators, **own})
         self._begun = True
+
+    def _pass_over(self, drawn: list[Any]) -> int:
+        """Draws the indices before the first batch, of which ``drawn`` are drawn already, and those of that batch.
+
+        Returns the checksum of those before.
+        """
+        checksum = 0
+        for _ in range(self._first):
+            group = [*drawn, *next_items(self._indices, self._group_size - len(drawn))]
+            if not group:
+                break
+            checksum = index_checksum(self._checked(group), checksum)
+            drawn = []
+        self._drawn = (self._first * self._group_size, drawn)
+        # With the first index, torch's samplers draw all that they need.
+        self._draw(drawn, self._group_size - len(drawn))
+        return checksum
 
     def _draw(self, drawn: list[Any], count: int) -> None:
         if count <= 0:
