@@ -25,7 +25,7 @@ from headrace.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from headrace.data._iteration.state_text import pack, unpack
+from headrace.data._iteration.packed_state import pack, unpack
 from headrace.fluid import core
 
 

@@ -13,7 +13,7 @@ from headrace._warnings import warn
 from headrace.data._argument_checks import MAX_SEED, integer
 from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
-from headrace.data._iteration.state_text import pack, unpack
+from headrace.data._iteration.packed_state import pack, unpack
 from headrace.data._order.choose_order import batches_per_epoch, make_plan, order_name, order_workers
 from headrace.data._samplers.protocols import SeekableSampler
 

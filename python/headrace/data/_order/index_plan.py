@@ -1,4 +1,4 @@
-"""What plans the batches of an epoch: :class:`IndexPlan`."""
+"""The interface of an order of batches, :class:`IndexPlan`: which indices each batch of an epoch has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What varies in a loader's state, as one value, so that a state has the same keys and structure always."""
+"""Packs what varies in a loader's state into one value, so that a state has the same keys and structure always."""
 
 from __future__ import annotations
 
