@@ -29,7 +29,7 @@
 #include <variant>
 #include <vector>
 
-#include "framework/block_pass.h"
+#include "framework/backward_pass.h"
 #include "framework/errors.h"
 #include "framework/gradient_influence.h"
 #include "framework/op_role.h"
@@ -102,7 +102,7 @@ void NoteGradient(BlockDesc* root, const std::string& parameter, const std::stri
 }
 
 // The parameters that the gradients expected by the pass reach.
-std::vector<std::string> Reached(const BlockPass& pass, const std::vector<std::string>& parameters) {
+std::vector<std::string> Reached(const BackwardPass& pass, const std::vector<std::string>& parameters) {
   std::vector<std::string> reached;
   std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(reached),
                [&pass](const auto& name) { return pass.Reaches(name); });
@@ -110,7 +110,7 @@ std::vector<std::string> Reached(const BlockPass& pass, const std::vector<std::s
 }
 
 // Begins to emit, with a suffix that makes the gradients' names unique.
-void BeginEmitting(BlockPass* pass, BlockDesc* root) {
+void BeginEmitting(BackwardPass* pass, BlockDesc* root) {
   std::string suffix;
   for (int i = 1; pass->GradientNameIsTaken(suffix); ++i) {
     suffix = "@" + std::to_string(i);
@@ -120,7 +120,7 @@ void BeginEmitting(BlockPass* pass, BlockDesc* root) {
 }
 
 // Emits the gradients of the parameters, and returns them with their gradients.
-std::vector<std::pair<std::string, std::string>> Emit(BlockPass* pass, BlockDesc* root,
+std::vector<std::pair<std::string, std::string>> Emit(BackwardPass* pass, BlockDesc* root,
                                                       const std::vector<std::string>& parameters) {
   pass->Emit();
   std::vector<std::pair<std::string, std::string>> result;
@@ -145,7 +145,7 @@ std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* pro
   const size_t end = EndOfForward(root, loss);
   const std::vector<std::string> parameters = Parameters(root, wanted, no_grad);
   Findings findings;
-  BlockPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), &findings, nullptr, 0);
+  BackwardPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), &findings, nullptr, 0);
   pass.PropagateInfluence();
   pass.Expect(loss);
   pass.Plan();
@@ -171,7 +171,7 @@ std::vector<std::pair<std::string, std::string>> AppendGradients(ProgramDesc* pr
   BlockDesc& root = changed.block(0);
   const std::vector<std::string> variables = Parameters(root, wanted, no_grad);
   Findings findings;
-  BlockPass pass(root, root.ops().size(), no_grad, Names(variables.begin(), variables.end()), &findings, nullptr, 0);
+  BackwardPass pass(root, root.ops().size(), no_grad, Names(variables.begin(), variables.end()), &findings, nullptr, 0);
   pass.PropagateInfluence();
   std::vector<GradientTarget> passed;  // the targets through which a gradient passes
   for (const GradientTarget& target : targets) {

@@ -68,7 +68,7 @@ struct BlockGradient {
   bool runs_at_most_once;  // the block
 };
 
-// The steps of an operator that runs a block, for planning their gradient. Implemented in block_pass.cc.
+// The steps of an operator that runs a block, for planning their gradient. Implemented in backward_pass.cc.
 class DifferentiatedSteps {
  public:
   virtual ~DifferentiatedSteps() = default;

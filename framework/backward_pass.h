@@ -23,12 +23,12 @@ namespace headrace {
 void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role = kRoleBackward);
 
 // Plans the gradient of one block and then appends it.
-class BlockPass {
+class BackwardPass {
  public:
   // `end`: the operators from it on do not matter. `outer`: that of the block around this one, whose operator
   // `outer_index` runs this one; nullptr: the root block.
-  BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, Findings* findings,
-            const BlockPass* outer, size_t outer_index);
+  BackwardPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, Findings* findings,
+               const BackwardPass* outer, size_t outer_index);
 
   // For a block that is run by an operator: until nothing is added, since a step may be followed by itself. `own` are
   // variables of the block itself that depend on a parameter before its first operator.
@@ -77,7 +77,7 @@ class BlockPass {
     // Of an operator with a block: its place, how its steps are differentiated, the slot of their scopes, and by
     // attribute of `op` the variables in the block whose gradients a step is given and makes.
     size_t index = 0;
-    std::shared_ptr<BlockPass> inner;
+    std::shared_ptr<BackwardPass> inner;
     std::string scopes;
     std::map<std::string, std::vector<std::string>> given;
     std::map<std::string, StepsGradient::Made> made;
@@ -99,7 +99,7 @@ class BlockPass {
                                        Step* step);
   void DropUnreadSteps(size_t begin);
   // The pass of a step of `block`, which operator `index` runs: see PropagateInfluence and Plan.
-  std::shared_ptr<BlockPass> PlannedStep(BlockDesc& block, size_t index, const Names& own, const Names& given) const;
+  std::shared_ptr<BackwardPass> PlannedStep(BlockDesc& block, size_t index, const Names& own, const Names& given) const;
   void PlanBlock(size_t index, const BlockDesc& inner);
   void PlanSteps(size_t index, const StepsGradientMaker& maker);
   void Contribute(const std::string& name, size_t index);

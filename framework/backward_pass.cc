@@ -1,4 +1,4 @@
-#include "framework/block_pass.h"
+#include "framework/backward_pass.h"
 
 #include <algorithm>
 #include <iterator>
@@ -21,8 +21,8 @@ void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role) {
   to->AppendOp(std::move(op));
 }
 
-BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, Findings* findings,
-                     const BlockPass* outer, size_t outer_index)
+BackwardPass::BackwardPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced,
+                           Findings* findings, const BackwardPass* outer, size_t outer_index)
     : block_(block),
       end_(end),
       no_grad_(no_grad),
@@ -34,7 +34,7 @@ BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const N
                [&](const auto& name) { return outer == nullptr || !block.HasLocalVar(name); });
 }
 
-void BlockPass::PropagateInfluence(const Names& own) {
+void BackwardPass::PropagateInfluence(const Names& own) {
   if (is_step_) {
     const Names& known = findings_->influenced[block_.index()];
     influenced_.insert(known.begin(), known.end());
@@ -55,7 +55,7 @@ void BlockPass::PropagateInfluence(const Names& own) {
   }
 }
 
-void BlockPass::Plan() {
+void BackwardPass::Plan() {
   for (size_t i = end_; i-- > 0;) {
     if (depends_[i]) {
       PlanOperator(i);
@@ -63,7 +63,7 @@ void BlockPass::Plan() {
   }
 }
 
-void BlockPass::PlanOperator(size_t index) {
+void BackwardPass::PlanOperator(size_t index) {
   const OpDesc& op = *block_.ops()[index];
   const Access access(block_, op);
   Step first;
@@ -113,7 +113,7 @@ void BlockPass::PlanOperator(size_t index) {
 }
 
 // Of the steps from `begin` on, those that make nothing but what gradient makers made up, for none of those behind.
-void BlockPass::DropUnreadSteps(size_t begin) {
+void BackwardPass::DropUnreadSteps(size_t begin) {
   Names read;
   for (size_t i = steps_.size(); i-- > begin;) {
     const Step& step = steps_[i];
@@ -131,7 +131,7 @@ void BlockPass::DropUnreadSteps(size_t begin) {
 }
 
 // One more operator contributes to the gradient of what `name` is before operator `index`.
-void BlockPass::Contribute(const std::string& name, size_t index) {
+void BackwardPass::Contribute(const std::string& name, size_t index) {
   const size_t version = values_.Version(name, index, false);
   const std::string key = values_.Key(name, version);
   size_t& count = contributions_[key];
@@ -143,7 +143,7 @@ void BlockPass::Contribute(const std::string& name, size_t index) {
 
 // Gradient operators read the gradients of the operator's outputs and write those of its inputs. That of an array is
 // changed in place, and so is both read and written.
-BlockPass::GradientNames BlockPass::NamesOfGradients(const OpDesc& op) const {
+BackwardPass::GradientNames BackwardPass::NamesOfGradients(const OpDesc& op) const {
   GradientNames names;
   for (const std::string& name : op.OutputNames()) {
     names.read.emplace(GradVarName(name), name);
@@ -164,7 +164,7 @@ BlockPass::GradientNames BlockPass::NamesOfGradients(const OpDesc& op) const {
   return names;
 }
 
-void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
+void BackwardPass::PlanGradient(size_t index, OpDesc gradient) {
   const GradientNames names = NamesOfGradients(*block_.ops()[index]);
   Step step;
   const Source source = PlanInputs(index, names, &gradient, &step);
@@ -189,7 +189,7 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
 
 // Gives the values that `gradient` reads the names under which they are saved, and leaves out the gradients that there
 // are not.
-BlockPass::Source BlockPass::PlanInputs(size_t index, const GradientNames& names, OpDesc* gradient, Step* step) {
+BackwardPass::Source BackwardPass::PlanInputs(size_t index, const GradientNames& names, OpDesc* gradient, Step* step) {
   const OpDesc& op = *block_.ops()[index];
   const std::vector<std::string> op_outputs = op.OutputNames();
   bool takes_gradients = false;
@@ -227,8 +227,8 @@ BlockPass::Source BlockPass::PlanInputs(size_t index, const GradientNames& names
 }
 
 // Leaves out the gradients that nobody needs. Returns the variables to whose gradients `gradient` contributes.
-std::vector<std::string> BlockPass::PlanOutputs(size_t index, const GradientNames& names, Source source,
-                                                OpDesc* gradient, Step* step) {
+std::vector<std::string> BackwardPass::PlanOutputs(size_t index, const GradientNames& names, Source source,
+                                                   OpDesc* gradient, Step* step) {
   std::vector<std::string> contributes;
   for (auto& [slot, outputs] : gradient->outputs) {
     for (std::string& name : outputs) {
@@ -250,9 +250,9 @@ std::vector<std::string> BlockPass::PlanOutputs(size_t index, const GradientName
   return contributes;
 }
 
-std::shared_ptr<BlockPass> BlockPass::PlannedStep(BlockDesc& block, size_t index, const Names& own,
-                                                  const Names& given) const {
-  auto step = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
+std::shared_ptr<BackwardPass> BackwardPass::PlannedStep(BlockDesc& block, size_t index, const Names& own,
+                                                        const Names& given) const {
+  auto step = std::make_shared<BackwardPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
   step->PropagateInfluence(own);
   for (const std::string& name : given) {
     step->Expect(name);
@@ -261,7 +261,7 @@ std::shared_ptr<BlockPass> BlockPass::PlannedStep(BlockDesc& block, size_t index
   return step;
 }
 
-void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
+void BackwardPass::PlanBlock(size_t index, const BlockDesc& inner) {
   const OpDesc& op = *block_.ops()[index];
   const BlockGradient& slots = *OpRegistry::Get(op.type).block_gradient;
   const auto is_test = op.attrs.find("is_test");
@@ -330,9 +330,9 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
 }
 
 // What the maker of the gradient sees of the steps that operator `index` runs.
-class BlockPass::Steps : public DifferentiatedSteps {
+class BackwardPass::Steps : public DifferentiatedSteps {
  public:
-  Steps(BlockPass& pass, BlockDesc& block, size_t index) : pass_(pass), block_(block), index_(index) {}
+  Steps(BackwardPass& pass, BlockDesc& block, size_t index) : pass_(pass), block_(block), index_(index) {}
 
   bool IsInfluenced(const std::string& name) const override { return pass_.influenced_.contains(name); }
   bool HasGradient(const std::string& name) const override {
@@ -343,24 +343,24 @@ class BlockPass::Steps : public DifferentiatedSteps {
   bool Makes(const std::string& name) const override { return Planned().Makes(name); }
   Names MadeOutside() const override { return Planned().MadeOutside(); }
 
-  std::shared_ptr<BlockPass> Take() {
+  std::shared_ptr<BackwardPass> Take() {
     Planned();
     return std::move(inner_);
   }
 
  private:
-  const BlockPass& Planned() const {
+  const BackwardPass& Planned() const {
     HR_ENFORCE(inner_ != nullptr, FailedPrecondition, "the gradient of a step has not been planned yet");
     return *inner_;
   }
 
-  BlockPass& pass_;
+  BackwardPass& pass_;
   BlockDesc& block_;
   const size_t index_;
-  std::shared_ptr<BlockPass> inner_;
+  std::shared_ptr<BackwardPass> inner_;
 };
 
-void BlockPass::PlanSteps(size_t index, const StepsGradientMaker& maker) {
+void BackwardPass::PlanSteps(size_t index, const StepsGradientMaker& maker) {
   const OpDesc& op = *block_.ops()[index];
   BlockDesc& block = block_.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
   HR_ENFORCE(block.parent() == block_.index(), InvalidArgument, "block ", block.index(), " lies within block ",
@@ -395,7 +395,7 @@ void BlockPass::PlanSteps(size_t index, const StepsGradientMaker& maker) {
   steps_.push_back(std::move(step));
 }
 
-Names BlockPass::MadeOutside() const {
+Names BackwardPass::MadeOutside() const {
   Names names;
   for (const auto& [key, count] : contributions_) {
     const std::string name = ValueVersions::NameOf(key);
@@ -406,7 +406,7 @@ Names BlockPass::MadeOutside() const {
   return names;
 }
 
-bool BlockPass::Reaches(const std::string& name) const {
+bool BackwardPass::Reaches(const std::string& name) const {
   const VarDesc& desc = block_.GetVar(name);
   const bool is_computed = !desc.persistable && !desc.attrs.contains("is_data");
   for (size_t version = 0; version < values_.LastVersion(name); ++version) {
@@ -422,14 +422,14 @@ bool BlockPass::Reaches(const std::string& name) const {
 }
 
 // A program may have several losses; each call gets gradient variables of its own.
-bool BlockPass::GradientNameIsTaken(const std::string& suffix) const {
+bool BackwardPass::GradientNameIsTaken(const std::string& suffix) const {
   return std::any_of(contributions_.begin(), contributions_.end(), [&](const auto& entry) {
     return block_.HasLocalVar(GradVarName(entry.first) + suffix) ||
            block_.HasLocalVar(GradVarName(entry.first) + "@RENAME@0" + suffix);
   });
 }
 
-void BlockPass::FinishForward() {
+void BackwardPass::FinishForward() {
   for (Step& step : steps_) {
     if (step.inner == nullptr) {
       continue;
@@ -451,7 +451,7 @@ void BlockPass::FinishForward() {
   values_.InsertSaves();
 }
 
-void BlockPass::Declare(const std::string& name, const std::string& like) {
+void BackwardPass::Declare(const std::string& name, const std::string& like) {
   if (to_->HasLocalVar(name)) {
     return;
   }
@@ -463,12 +463,12 @@ void BlockPass::Declare(const std::string& name, const std::string& like) {
   }
 }
 
-std::string BlockPass::NextOutput(const std::string& key) {
+std::string BackwardPass::NextOutput(const std::string& key) {
   const std::string gradient = GradVarName(key);
   return contributions_.at(key) > 1 ? Partial(gradient, emitted_[key]++) : Unique(gradient);
 }
 
-void BlockPass::EmitSum(const std::string& key) {
+void BackwardPass::EmitSum(const std::string& key) {
   const std::string gradient = GradVarName(key);
   OpDesc sum;
   sum.type = "sum";
@@ -481,31 +481,31 @@ void BlockPass::EmitSum(const std::string& key) {
   summed_.insert(key);
 }
 
-std::string BlockPass::DeclareGiven(const std::string& name) {
+std::string BackwardPass::DeclareGiven(const std::string& name) {
   const std::string variable = NextOutput(name);
   Declare(variable, name);
   return variable;
 }
 
-std::string BlockPass::Total(const std::string& key) {
+std::string BackwardPass::Total(const std::string& key) {
   if (contributions_.at(key) > 1 && !summed_.contains(key)) {
     EmitSum(key);
   }
   return Gradient(key);
 }
 
-void BlockPass::EmitTo(BlockDesc* to, const std::string& suffix) {
+void BackwardPass::EmitTo(BlockDesc* to, const std::string& suffix) {
   to_ = to;
   suffix_ = suffix;
 }
 
-void BlockPass::Emit() {
+void BackwardPass::Emit() {
   for (const Step& step : steps_) {
     EmitStep(step);
   }
 }
 
-void BlockPass::EmitStep(const Step& step) {
+void BackwardPass::EmitStep(const Step& step) {
   for (const std::string& key : step.sums) {
     if (!summed_.contains(key)) {
       EmitSum(key);
@@ -542,14 +542,14 @@ void BlockPass::EmitStep(const Step& step) {
 }
 
 // Gives the block that this differentiates a gradient block, which is empty.
-BlockDesc& BlockPass::StartEmitting(BlockDesc* to, const std::string& suffix) {
+BlockDesc& BackwardPass::StartEmitting(BlockDesc* to, const std::string& suffix) {
   FinishForward();
   EmitTo(&to->program().AppendBlock(block_.index()), suffix);
   return *to_;
 }
 
-void BlockPass::EmitSteps(const Step& step, OpDesc op) {
-  BlockPass& inner = *step.inner;
+void BackwardPass::EmitSteps(const Step& step, OpDesc op) {
+  BackwardPass& inner = *step.inner;
   BlockDesc& block = inner.StartEmitting(to_, suffix_);
   std::map<std::string, std::string> given;  // a variable may be given twice, as an output and a state, say
   for (const auto& [attr, names] : step.given) {
