@@ -1,6 +1,6 @@
 // Functions of one element: relu, sigmoid, tanh and the like. All may work in place. Those without transcendental
 // functions are plain loops, which the compiler vectorises: 0.92 to 1.0 of the speed of Eigen's expressions
-// (kernel_benchmark). They wait for memory; others of float are compiled for wider vectors as well (wide_loop.h).
+// (kernel_benchmark). They wait for memory; others of float are compiled for wider vectors as well (avx512_loop.h).
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -15,9 +15,9 @@
 #include <type_traits>
 #include <unsupported/Eigen/SpecialFunctions>
 
+#include "operators/math/avx512_loop.h"
 #include "operators/math/branchless.h"
 #include "operators/math/element_loop.h"
-#include "operators/math/wide_loop.h"
 
 namespace headrace::ops {
 
@@ -83,8 +83,8 @@ template <typename T, typename Function, typename... Arrays>
 void ForEachVector(int64_t n, T* y, Function function, const Arrays*... x) {
   if constexpr (!std::is_same_v<T, float>) {
     ForEachChunk(n, y, function, x...);
-  } else if (n >= kChunk && HasWideVectors()) {
-    RunWide(n, y, function, x...);
+  } else if (n >= kChunk && HasAvx512()) {
+    RunAvx512Loop(n, y, function, x...);
   } else {
     ForEachChunk(n, y, [&](const auto&... chunk) { return ForEachElement(function, chunk...); }, x...);
   }

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "framework/thread_pool.h"
+#include "operators/math/avx512_loop.h"
 #include "operators/math/gemm_panels.h"
 #include "operators/math/transpose.h"
-#include "operators/math/wide_loop.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -99,7 +99,7 @@ template <typename T>
 const GemmIsa<T>& BestIsa() {
   static const GemmIsa<T> isa = [] {
 #if defined(HEADRACE_AVX512)
-    if (HasWideVectors()) {
+    if (HasAvx512()) {
       return avx512::Isa<T>();
     }
 #endif

@@ -4,7 +4,7 @@
 
 namespace headrace::ops {
 
-bool UsesAvx512() { return HasWideVectors(); }
+bool UsesAvx512() { return HasAvx512(); }
 
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y) {

@@ -7,7 +7,7 @@
 
 namespace headrace::ops {
 
-// Whether products of matrices, and the functions of which wide_loop.h has loops, run in vectors of 512 bits: if the
+// Whether products of matrices, and the functions of which avx512_loop.h has loops, run in vectors of 512 bits: if the
 // processor has AVX-512, and the library was compiled with that in mind.
 HEADRACE_API bool UsesAvx512();
 

@@ -17,20 +17,21 @@ namespace headrace::ops {
 // Everything that `function` calls is inlined here. So no other symbol holds code for AVX-512, which the linker could
 // give to a source that runs without it.
 template <typename T, typename Function, typename... Arrays>
-__attribute__((flatten, target("avx512f,prefer-vector-width=512"))) void RunWide(int64_t n, T* y, Function function,
-                                                                                 const Arrays*... x) {
+__attribute__((flatten, target("avx512f,prefer-vector-width=512"))) void RunAvx512Loop(int64_t n, T* y,
+                                                                                       Function function,
+                                                                                       const Arrays*... x) {
   HEADRACE_INDEPENDENT_ITERATIONS
   for (int64_t i = 0; i < n; ++i) {
     y[i] = function(x[i]...);
   }
 }
 
-inline bool HasWideVectors() { return __builtin_cpu_supports("avx512f") != 0; }
+inline bool HasAvx512() { return __builtin_cpu_supports("avx512f") != 0; }
 #else
 template <typename T, typename Function, typename... Arrays>
-void RunWide(int64_t, T*, Function, const Arrays*...) {}
+void RunAvx512Loop(int64_t, T*, Function, const Arrays*...) {}
 
-inline bool HasWideVectors() { return false; }
+inline bool HasAvx512() { return false; }
 #endif
 
 }  // namespace headrace::ops
