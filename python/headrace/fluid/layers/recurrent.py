@@ -1,4 +1,7 @@
-"""Recurrent layers: over whole sequences, and single steps."""
+"""LSTM and GRU layers over whole sequences, and single steps of them: each is one operator.
+
+Networks of steps of one's own are in ``static_rnn``, ``dynamic_rnn`` and ``rnn_cells``.
+"""
 
 from __future__ import annotations
 
