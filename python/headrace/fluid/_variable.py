@@ -373,10 +373,18 @@ def _integer(value: SupportsIndex) -> int:
     return max(-_END, min(operator.index(value), _END))
 
 
+def _is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:  # arrays may have the method, and refuse
+        return False
+    return True
+
+
 def _check_integer(variable: Variable, index: Any, how: str) -> None:
     """Raises unless ``index`` is an integer, or a variable that holds one; ``how`` says what ``variable`` is."""
     if not isinstance(index, Variable):
-        if isinstance(index, bool) or not hasattr(index, "__index__"):
+        if isinstance(index, bool) or not _is_integer(index):
             raise errors.TypeMismatch(f"'{variable.name}' is {how}, got {type(index).__name__}")
     elif index.dtype not in (VarType.INT32, VarType.INT64):
         raise errors.TypeMismatch(

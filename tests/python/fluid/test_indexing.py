@@ -168,6 +168,8 @@ def test_gradients_pass_an_index(exe: fluid.Executor) -> None:
         (at[::0], errors.InvalidArgument, "step 0"),
         (at["a"], errors.TypeMismatch, "str"),
         (at[1.0], errors.TypeMismatch, "float"),
+        (at[np.array([1])], errors.TypeMismatch, "ndarray"),
+        (at[0 : np.array([1])], errors.TypeMismatch, "ndarray"),
         (at[True], errors.TypeMismatch, "bool"),
         (at[None], errors.TypeMismatch, "NoneType"),
         (at[0:1.5], errors.TypeMismatch, "float"),
