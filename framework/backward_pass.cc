@@ -18,6 +18,7 @@ bool IsUpdate(const OpDesc& op) { return HasRole(op, kRoleOptimize); }
 
 void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role) {
   op.attrs[std::string(kOpRoleAttr)] = role;
+  op.attrs.erase(std::string(kOpRoleVarAttr));  // gradient makers copy it from operators that were appended before
   to->AppendOp(std::move(op));
 }
 

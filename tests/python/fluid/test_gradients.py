@@ -229,6 +229,17 @@ def test_gradients_have_gradients(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(*run(exe, second, layers.scale(x, 6.0)), rtol=1e-6)
 
 
+def test_an_operator_is_noted_with_no_gradient_of_a_parameter_but_those_that_it_completes() -> None:
+    weight = layers.create_parameter([4], "float32", name="w")
+    first, second = layers.split(layers.cumsum(weight), 2, 0)
+    ((_, gradient),) = fluid.backward.append_backward(layers.reduce_sum(layers.square(first) * second))
+    fluid.gradients(layers.square(gradient), weight)
+    noted = [op for op in fluid.default_main_program().global_block().ops if op.has_attr("op_role_var")]
+    for op in noted:
+        assert {*op.attr("op_role_var")[1::2]} <= {*op.output_arg_names}
+    assert noted
+
+
 def test_gradients_of_gradients_that_have_none_are_refused() -> None:
     x = fed("x")
     (first,) = fluid.gradients(layers.softplus(x), x)
