@@ -195,11 +195,12 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
         grad_clip: for the parameters that have no clip of their own.
 
     Returns:
-        The pairs with the clipped gradients, in the same order.
+        The pairs with the clipped gradients, in the same order, without those whose gradient is None.
 
     Raises:
         InvalidArgument: parameters of one group of GradientClipByGlobalNorm have different limits.
     """
+    param_grads = [(parameter, gradient) for parameter, gradient in param_grads if gradient is not None]
     groups: dict[int | str, tuple[GradientClip, list[int]]] = {}
     limits: dict[str, float] = {}
     for place, (parameter, _) in enumerate(param_grads):

@@ -69,7 +69,7 @@ class L2DecayRegularizer(WeightDecayRegularizer):
 def append_regularization_ops(
     parameters_and_grads: Sequence[tuple[Parameter, Variable]], regularization: WeightDecayRegularizer | None = None
 ) -> list[tuple[Parameter, Variable]]:
-    """Adds the operators of weight decay; returns the pairs with the gradients that contain it.
+    """Adds the operators of weight decay; returns the pairs with the gradients that contain it. None stays None.
 
     Args:
         regularization: for parameters that have none of their own.
@@ -78,7 +78,7 @@ def append_regularization_ops(
     for parameter, gradient in parameters_and_grads:
         regularizer = parameter.regularizer or regularization
         total = gradient
-        if regularizer is not None:
+        if regularizer is not None and gradient is not None:
             block = gradient.block
             with block.program._optimized_guard(()):
                 decay = regularizer(parameter, gradient, block)

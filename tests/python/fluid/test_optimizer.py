@@ -259,6 +259,16 @@ def test_a_parameter_may_have_a_clip_of_its_own(how: str) -> None:
     np.testing.assert_allclose(np.array(fluid.global_scope().find_var("w").get_tensor()), w, rtol=1e-5)
 
 
+def test_clips_and_weight_decay_take_parameters_without_a_gradient() -> None:
+    loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 2]), 2, bias_attr=False))
+    unused = fluid.layers.create_parameter([2], "float32")
+    fluid.clip.set_gradient_clip(fluid.clip.GradientClipByNorm(1.0))
+    pairs = [*fluid.backward.append_backward(loss), (unused, None)]
+    (weight, _), rest = fluid.regularizer.append_regularization_ops(pairs, fluid.regularizer.L2Decay(0.1))
+    assert rest == (unused, None)
+    assert [parameter for parameter, _ in fluid.clip.append_gradient_clip_ops(pairs)] == [weight]
+
+
 def test_clips_and_weight_decay_that_a_program_adds_itself_are_not_in_its_clone_for_tests() -> None:
     x = fluid.data("x", [None, 2])
     loss = fluid.layers.mean(fluid.layers.fc(x, 2))
