@@ -85,8 +85,8 @@ void BackwardPass::PlanOperator(size_t index) {
   const OpInfo& info = OpRegistry::Get(op.type);
   const BlockDesc* inner = InnerBlock(block_, op);
   HR_ENFORCE(info.gradient != nullptr || inner != nullptr || info.steps_gradient, Unimplemented, "operator '", op.type,
-             "' is on the way from the parameters to the loss, but has no gradient (let no gradient pass there: give "
-             "what it reads stop_gradient): ",
+             "' is on the way from the parameters to the loss, but has no gradient (set stop_gradient of its inputs "
+             "if none is to pass there): ",
              op.ToString());
   steps_.push_back(std::move(first));
   if (info.steps_gradient) {

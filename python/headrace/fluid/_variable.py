@@ -405,8 +405,8 @@ def _parts(variable: Variable, index: slice) -> list[Any]:
     if isinstance(index.step, Variable):
         if index.start is None or index.stop is None:
             raise errors.InvalidArgument(
-                f"'{variable.name}' is sliced with the variable '{index.step.name}' as step, whose sign decides where "
-                "a slice begins: give start and stop as well"
+                f"'{variable.name}' is sliced with the variable '{index.step.name}' as step, and only a run knows its "
+                "sign, which decides where the slice begins: give start and stop as well"
             )
     elif index.step == 0:
         raise errors.InvalidArgument(f"'{variable.name}' cannot be sliced with step 0")

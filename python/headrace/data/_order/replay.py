@@ -65,7 +65,7 @@ class _OwnState:
         """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
         if self.KEY in state and self._sampler is None:
             raise ValueError(
-                "the state includes one of its sampler, but the sampler of this loader has no load_state_dict"
+                "the state includes that of a sampler, but the sampler of this loader has no load_state_dict"
             )
 
 
