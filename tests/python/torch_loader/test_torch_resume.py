@@ -375,6 +375,34 @@ def test_the_state_of_a_sampler_is_that_of_its_epoch_after_one_that_was_left(kin
     assert rest
 
 
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("as_iterator", [False, True])
+def test_an_interrupt_of_a_sampler_with_a_state_loses_no_index(as_iterator: bool, draws: bool) -> None:
+    class Interrupted(Remembering):
+        at_index = 0
+
+        def rest(self) -> Iterator[Any]:
+            if draws:
+                self.epoch = torch.randint(100, ()).item()
+            for index in super().rest():
+                if self.at == self.at_index:
+                    self.at_index = 0
+                    raise KeyboardInterrupt
+                yield index
+
+    sampler = Interrupted(as_iterator=as_iterator)
+    torch.manual_seed(3)
+    expected = [values(DataLoader(Numbers(), 5, sampler=sampler)) for _ in range(2)]
+    sampler.epoch = sampler.at = 0
+    torch.manual_seed(3)
+    sampler.at_index = 3
+    batches = iter(DataLoader(Numbers(), 5, sampler=sampler))
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert values(batches) == expected[0]
+    assert values(DataLoader(Numbers(), 5, sampler=sampler)) == expected[1]
+
+
 def test_the_state_of_a_sampler_may_hold_anything_and_need_not_be_there_yet() -> None:
     class Own(Remembering):
         def state_dict(self) -> Any:

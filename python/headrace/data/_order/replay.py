@@ -218,19 +218,26 @@ class ReplayPlan(IndexPlan):
         """Starts the iteration, and draws what comes before the first batch."""
         restored = self._replayed
         own: dict[str, Any] = {}
+        generators: dict[str, str] = {}
+        first = None
         self._broken_off = False
-        for again in (False, True):
-            with self._draws.repeated(restored) as generators:
-                if not again:
-                    own = self._own.begin(restored)
-                self._indices = iter(self._sampler)
-                drawn = list(next_items(self._indices, 1)) if own else []
-                first = index_checksum(self._checked(drawn), 0) if drawn else None
-                is_meant = first is not None and first == restored.get(self._own.FIRST, first)
-                if not again and self._own.KEY in restored and not is_meant:
-                    continue
-                checksum = self._pass_over(drawn)
-                break
+        try:
+            for again in (False, True):
+                with self._draws.repeated(restored) as generators:
+                    if not again:
+                        own = self._own.begin(restored)
+                    self._indices = iter(self._sampler)
+                    drawn = list(next_items(self._indices, 1)) if own else []
+                    first = index_checksum(self._checked(drawn), 0) if drawn else None
+                    is_meant = first is not None and first == restored.get(self._own.FIRST, first)
+                    if not again and self._own.KEY in restored and not is_meant:
+                        continue
+                    checksum = self._pass_over(drawn)
+                    break
+        except BaseException:
+            if first is not None and self._own.KEY not in restored:  # or the sampler would go on after what is lost
+                self._replayed = {**restored, **generators, **own, self._own.FIRST: first}
+            raise
         if restored.get("drawn", checksum) != checksum or restored.get(self._own.FIRST, first) != first:
             name = type(getattr(self._sampler, "replicated", self._sampler)).__name__  # the user's, of headrace.torch's
             raise errors.FailedPrecondition(

@@ -87,7 +87,7 @@ class SamplerDraws:
     def repeated(self, state: dict[str, Any]) -> Iterator[dict[str, str]]:
         """Within the block, the same numbers are drawn as when ``state`` was taken; {}: new ones.
 
-        Gives a dict that at the block's end holds such a state.
+        Gives a dict that holds such a state at the block's end, also if an exception ends it.
         """
         found: dict[str, str] = {}
         if self.generator is not None:
@@ -101,9 +101,10 @@ class SamplerDraws:
             try:
                 if begin is not own:
                     set_generator(None, begin)
+                found["torch_global"] = begin
                 yield found
-                if encode_generator(None) != begin:
-                    found["torch_global"] = begin
+                if encode_generator(None) == begin:
+                    del found["torch_global"]
             finally:
                 if begin is not own:  # the program's own draws continue where they were
                     set_generator(None, own)
