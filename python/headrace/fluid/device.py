@@ -15,7 +15,6 @@ from headrace.fluid.core import (
     get_cuda_device_count,
     is_compiled_with_cuda,
 )
-from headrace.fluid.framework import in_dygraph_mode
 
 __all__ = [
     "CUDAPinnedPlace",
@@ -28,6 +27,11 @@ __all__ = [
     "in_dygraph_mode",
     "is_compiled_with_cuda",
 ]
+
+
+def in_dygraph_mode() -> bool:
+    """Whether layers are run as they are called: no, they are added to a program."""
+    return False
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:

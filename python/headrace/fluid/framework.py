@@ -7,18 +7,27 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid import unique_name as unique_name
 from headrace.fluid._block import Block, names_of
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
 from headrace.fluid._variable import GRAD_VAR_SUFFIX, Variable, grad_var_name
-from headrace.fluid.core import CPUPlace, OpRole, VarType
+from headrace.fluid.core import CPUPlace, OpRole, VarType, load_op_library
 from headrace.fluid.core import convert_dtype as convert_np_dtype_to_dtype_
+from headrace.fluid.device import (
+    cpu_places,
+    cuda_pinned_places,
+    cuda_places,
+    in_dygraph_mode,
+    is_compiled_with_cuda,
+)
+from headrace.fluid.device import device_guard as device_guard
+from headrace.fluid.version import require_version
 
 __all__ = [
     "EMPTY_VAR_NAME",
@@ -32,12 +41,18 @@ __all__ = [
     "Program",
     "Variable",
     "convert_np_dtype_to_dtype_",
+    "cpu_places",
+    "cuda_pinned_places",
+    "cuda_places",
     "default_main_program",
     "default_startup_program",
     "grad_var_name",
     "in_dygraph_mode",
+    "is_compiled_with_cuda",
+    "load_op_library",
     "name_scope",
     "program_guard",
+    "require_version",
     "switch_main_program",
     "switch_startup_program",
 ]
@@ -47,27 +62,6 @@ EMPTY_VAR_NAME = "@EMPTY@"
 #: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
 TEMP_VAR_NAME = "@TEMP@"
 ZERO_VAR_SUFFIX = "@ZERO"
-
-#: Names that Fluid's module has, and other modules here.
-_ELSEWHERE = frozenset(
-    [
-        "cpu_places",
-        "cuda_pinned_places",
-        "cuda_places",
-        "device_guard",
-        "is_compiled_with_cuda",
-        "load_op_library",
-        "require_version",
-        "unique_name",
-    ]
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        return getattr(sys.modules["headrace.fluid"], name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-
 
 #: An executor refuses blocks that lie deeper.
 _MAX_BLOCK_DEPTH = 64
@@ -350,11 +344,6 @@ class Program:
 
     def __repr__(self) -> str:
         return "\n".join(block.to_string() for block in self.blocks)
-
-
-def in_dygraph_mode() -> bool:
-    """Whether layers are run as they are called: no, they are added to a program."""
-    return False
 
 
 def _current_expected_place() -> CPUPlace:

@@ -89,16 +89,22 @@ def check_shape(value: Any, what: str, layer: str) -> list[int]:
 
 
 def ints_argument(
-    value: Any, what: str, layer: str, attr: str, tensor: str, items: str
+    value: Any, what: str, layer: str, attr: str, tensor: str, items: str, least: int | None = None
 ) -> tuple[dict[str, SlotValue], dict[str, list[int]]]:
     """The inputs and attributes by which an operator takes the integers ``value``: a Variable in slot ``tensor``; a
     list with Variables in it in slot ``items`` and, with -1 in their places, in ``attr``; any other list in ``attr``.
+
+    Args:
+        least: the least number that the operator takes, which it does not see beside Variables before the run.
     """
     if isinstance(value, Variable):
         return {tensor: as_integers(value)}, {}
     if not isinstance(value, (list, tuple)) or not any(isinstance(item, Variable) for item in value):
         return {}, {attr: check_shape(value, what, layer)}
     numbers = check_shape([-1 if isinstance(item, Variable) else item for item in value], what, layer)
+    if least is not None and any(n < least for n, item in zip(numbers, value) if not isinstance(item, Variable)):
+        given = [item.name if isinstance(item, Variable) else item for item in value]
+        raise errors.InvalidArgument(f"layers.{layer}: {what} has to have numbers of {least} or more, got {given}")
     variables = [as_integers(item) if isinstance(item, Variable) else _constant(item) for item in value]
     return {items: variables}, {attr: numbers}
 

@@ -138,6 +138,22 @@ def test_parts_whose_shapes_are_variables(exe: fluid.Executor) -> None:
         layers.crop_tensor(x, offsets=[0, 1])
 
 
+def test_numbers_beside_variables_are_checked_when_the_program_is_built() -> None:
+    x, n = fluid.data("x", [None, 6, 4]), fluid.data("n", [1], "int32")
+    for layer, wrong in (
+        (lambda: layers.crop_tensor(x, [2, -2, n]), r"crop_tensor: shape .* -1 or more, got \[2, -2, 'n'\]"),
+        (lambda: layers.crop_tensor(x, [2, 2, 2], [n, 0, -1]), r"crop_tensor: offsets .* 0 or more"),
+        (lambda: layers.expand(x, [n, 0, 1]), r"expand: expand_times .* 1 or more"),
+        (lambda: layers.fill_constant([n, -1], "float32", 0.0), r"fill_constant: shape .* 0 or more"),
+        (lambda: layers.uniform_random([-3, n]), r"uniform_random: shape .* 0 or more"),
+        (lambda: layers.reshape(x, [n, -2]), r"reshape: shape .* -1 or more"),
+        (lambda: layers.split(x, [n, -3], 1), r"split: num_or_sections .* -1 or more"),
+        (lambda: layers.image_resize(layers.unsqueeze(x, [0]), [n, 0]), r"image_resize: out_shape .* 1 or more"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=wrong):
+            layer()
+
+
 def test_patches_and_positions(exe: fluid.Executor) -> None:
     x, steps = fluid.data("x", [None, 1, 2, 2]), fluid.data("steps", [None, 2, 2])
     outs = [layers.unfold(x, 2, paddings=[1, 0]), layers.unfold(x, [1, 2], 1, [0, 1, 0, 0], 1)]

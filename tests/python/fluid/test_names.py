@@ -532,7 +532,18 @@ def test_a_star_gives_what_fluids_module_exports(module: str) -> None:
             assert got[name] is getattr(fluid.layers, name)
 
 
-@pytest.mark.parametrize("name", ["cpu_places", "is_compiled_with_cuda", "require_version", "unique_name"])
+def test_a_star_gives_what_fluids_framework_exports() -> None:
+    got: dict[str, object] = {}
+    exec("from headrace.fluid.framework import *", got)
+    for name in (
+        *("Program", "default_startup_program", "default_main_program", "program_guard", "name_scope", "cuda_places"),
+        *("cpu_places", "cuda_pinned_places", "in_dygraph_mode", "is_compiled_with_cuda", "Variable"),
+        *("load_op_library", "require_version"),
+    ):
+        assert got[name] is getattr(fluid, name)
+
+
+@pytest.mark.parametrize("name", ["cpu_places", "device_guard", "is_compiled_with_cuda", "unique_name"])
 def test_the_framework_module_has_what_fluids_has(name: str) -> None:
     assert getattr(fluid.framework, name) is getattr(fluid, name)
     assert not hasattr(fluid.framework, "nonsense")

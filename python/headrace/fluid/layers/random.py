@@ -50,7 +50,7 @@ def uniform_random(shape: Ints, dtype: Any = "float32", min: float = -1.0, max: 
     """
     helper = LayerHelper("uniform_random")
     out = helper.create_variable(dtype, stop_gradient=True)
-    inputs, extents = ints_argument(shape, "shape", "uniform_random", "shape", "ShapeTensor", "ShapeTensorList")
+    inputs, extents = ints_argument(shape, "shape", "uniform_random", "shape", "ShapeTensor", "ShapeTensorList", 0)
     attrs = {"dtype": int(core.convert_dtype(dtype)), "min": float(min), "max": float(max), "seed": seed}
     helper.append_op(inputs, {"Out": out}, {**extents, **attrs})
     if inputs:

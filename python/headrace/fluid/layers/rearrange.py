@@ -115,10 +115,10 @@ def crop_tensor(
     inputs: dict[str, Any] = {"X": x}
     if shape is None:
         raise errors.InvalidArgument("layers.crop_tensor: a shape is needed")
-    given, attrs = ints_argument(shape, "shape", "crop_tensor", "shape", "Shape", "ShapeTensor")
+    given, attrs = ints_argument(shape, "shape", "crop_tensor", "shape", "Shape", "ShapeTensor", -1)
     inputs |= given
     if offsets is not None:
-        given, numbers = ints_argument(offsets, "offsets", "crop_tensor", "offsets", "Offsets", "OffsetsTensor")
+        given, numbers = ints_argument(offsets, "offsets", "crop_tensor", "offsets", "Offsets", "OffsetsTensor", 0)
         inputs |= given
         attrs |= numbers
     return append_layer("crop_tensor", inputs, attrs, name)
@@ -134,7 +134,7 @@ def expand(x: Variable, expand_times: Ints, name: str | None = None) -> Variable
     element, or such a variable holds all of them.
     """
     slots = ("expand_times", "ExpandTimes", "expand_times_tensor")
-    inputs, attrs = ints_argument(expand_times, "expand_times", "expand", *slots)
+    inputs, attrs = ints_argument(expand_times, "expand_times", "expand", *slots, 1)
     out = append_layer("expand", {"X": x, **inputs}, attrs, name)
     if inputs:
         times = attrs.get("expand_times", [])

@@ -61,7 +61,7 @@ def image_resize(
             raise errors.InvalidArgument(
                 f"layers.image_resize: out_shape must be {' and '.join(dimensions)}, got {list(size)}"
             )
-        given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor")
+        given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor", 1)
         inputs |= given
         known = sizes["size"]
         attrs |= {f"out_{dimension[0]}": extent for dimension, extent in zip(dimensions, known)}

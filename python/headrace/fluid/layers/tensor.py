@@ -165,7 +165,7 @@ def fill_constant(
     """
     helper = LayerHelper("fill_constant")
     out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
-    inputs, extents = ints_argument(shape, "shape", "fill_constant", "shape", "ShapeTensor", "ShapeTensorList")
+    inputs, extents = ints_argument(shape, "shape", "fill_constant", "shape", "ShapeTensor", "ShapeTensorList", 0)
     attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype))}
     attrs["value"] = core.as_float(value, "layers.fill_constant: value")
     if isinstance(value, (int, np.integer)):  # may have more digits than a float holds
@@ -348,7 +348,7 @@ def reshape(
         actual_shape: a variable that holds the shape; ``shape`` is the part of it that is known before the run.
         inplace: makes no difference.
     """
-    inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
+    inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor", -1)
     if actual_shape is not None and not inputs:
         inputs = {"Shape": as_integers(check_variable(actual_shape, "actual_shape", "reshape"))}
     helper = LayerHelper("reshape2", name)
@@ -411,7 +411,7 @@ def split(
     if count <= 0:
         raise errors.InvalidArgument(f"layers.split: into a positive number of sections, got {num_or_sections!r}")
     out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in builtins.range(count)]
-    inputs, attrs = ints_argument(sections, "num_or_sections", "split", "sections", "", "SectionsTensorList")
+    inputs, attrs = ints_argument(sections, "num_or_sections", "split", "sections", "", "SectionsTensorList", -1)
     axis_inputs, axis_attrs = _axis_argument(dim)
     inputs = {"X": input, **inputs, **axis_inputs}
     helper.append_op(inputs, {"Out": out}, {"num": count if equal else 0, **attrs, **axis_attrs})
