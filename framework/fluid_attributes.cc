@@ -66,12 +66,14 @@ const NeutralAttrs& FluidAttrs() {
                                               {"op_device", {}},
                                               {"out_d", {interpolate, {}}},  // of volumes
                                               {"overwrite", {{"gather"}, {}}},
+                                              {"out_scale", {}},  // of activations, for other programs
                                               {"padding_algorithm", {{}, {"EXPLICIT"s}}},
                                               {"remote_prefetch", {{}, {false}}},
                                               {"scale_out", {{}, {1.0F}}},
                                               {"scale_x", {{}, {1.0F}}},
                                               {"scale_y", {{}, {1.0F, std::vector<float>{1.0F}}}},
                                               {"skip_eager_deletion_vars", {blocks, {}}},
+                                              {"skip_quant", {}},
                                               {"table_names", {tables, {std::vector<std::string>{}}}},
                                               {"trainable_statistics", {{}, {false}}},
                                               {"trainer_id", {tables, {}}},

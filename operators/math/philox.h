@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace headrace::ops {
@@ -51,6 +52,12 @@ class PhiloxStream {
 // A number from [0, 1), a multiple of 2^-53, from 64 random bits.
 inline double UniformOfBits(uint32_t high, uint32_t low) {
   return static_cast<double>((static_cast<uint64_t>(high) << 32 | low) >> 11) * 0x1p-53;
+}
+
+// Number `i`, 0 or 1, of a block, uniform in (0, 1): a multiple of 2^-53 that is neither 0 nor 1.
+inline double UniformOpen(const PhiloxBlock& block, size_t i) {
+  const uint64_t bits = (static_cast<uint64_t>(block[2 * i]) << 32 | block[2 * i + 1]) >> 12;
+  return static_cast<double>(2 * bits + 1) * 0x1p-53;
 }
 
 // The stream of an operator's `seed` attribute: of that seed, or, if it is 0, of a fresh one from the operating system.

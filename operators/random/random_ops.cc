@@ -27,12 +27,6 @@ PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream) {
 
 namespace {
 
-// Number `i` of the stream, uniform in (0, 1): a multiple of 2^-53 that is neither 0 nor 1.
-double UniformOpen(const PhiloxBlock& block, size_t i) {
-  const uint64_t bits = (static_cast<uint64_t>(block[2 * i]) << 32 | block[2 * i + 1]) >> 12;
-  return static_cast<double>(2 * bits + 1) * 0x1p-53;
-}
-
 // out[i] = transform(the i-th number in (0, 1) of the stream).
 template <typename T, typename Transform>
 void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {

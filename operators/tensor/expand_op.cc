@@ -1,5 +1,7 @@
-// expand: a tensor repeated along its dimensions.
+// expand, expand_as: a tensor repeated along its dimensions.
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "framework/ddim.h"
 #include "framework/op_registry.h"
@@ -29,12 +31,33 @@ struct Expand {
   DDim x;
 };
 
+struct ExpandAs {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "target_tensor";
+  static constexpr bool kNeedsOther = true;
+  ExpandAs(const OpArgs&, const DDim& dims, const DDim& target) : out(target), x(dims) {
+    bool fits = x.size() == out.size();
+    for (size_t d = 0; fits && d < x.size(); ++d) {
+      fits = x[d] < 0 || out[d] < 0 || (x[d] == 0 ? out[d] == 0 : out[d] % x[d] == 0);
+    }
+    HR_ENFORCE(fits, InvalidArgument, "input target_tensor: expected dims that are multiples of those of X, ",
+               ToString(x), ", got ", ToString(out));
+  }
+  int64_t From(size_t d, int64_t i) const { return i % x[d]; }
+  DDim out;
+  DDim x;
+};
+
 OpRegistrar&& ExpandTimesAttr(OpRegistrar&& op) {
   return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension", {});
 }
 
 HEADRACE_REGISTER_OPS(expand) {
   RegisterMove<Expand>("expand", "X, repeated.", "dims of X times expand_times", ExpandTimesAttr, "", {kExpandTimes});
+  RegisterMove<ExpandAs>(
+      "expand_as", "X, repeated to the dims of target_tensor.", "dims of target_tensor",
+      [](OpRegistrar&& op) -> OpRegistrar&& { return std::move(op); },
+      "any dtype: its dims, which are multiples of those of X, are those of Out");
 }
 
 }  // namespace

@@ -139,8 +139,9 @@ OpRegistrar&& OtherInput(OpRegistrar&& op, const char* comment) {
   if (*Move::kOther == 0) {
     return std::move(op);
   }
-  const bool given = std::string_view(Move::kMoved) == "Y";  // or else attributes take its place
-  return std::move(op).Input(Move::kOther, comment, given ? kPlain : kDispensable);
+  // Attributes take its place unless the move says otherwise.
+  constexpr bool needed = requires { Move::kNeedsOther; };
+  return std::move(op).Input(Move::kOther, comment, needed ? kPlain : kDispensable);
 }
 
 // Registers an operator and its gradient. `ints`: what inputs may say in place of attributes.

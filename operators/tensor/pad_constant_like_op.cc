@@ -13,6 +13,7 @@ namespace {
 struct PadLike {
   static constexpr const char* kMoved = "Y";
   static constexpr const char* kOther = "X";
+  static constexpr bool kNeedsOther = true;
   static constexpr const char* kSequences = "X";
   PadLike(const OpArgs&, const DDim& dims, const DDim& like) : out(like), y(dims) {
     bool fits = y.size() == like.size();

@@ -13,7 +13,7 @@ from headrace.fluid._optimizer_base import Optimizer, ParamGrads
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
 from headrace.fluid._refused import refusal
 from headrace.fluid.backward import append_backward as append_backward
-from headrace.fluid.clip import GradientClipBase, cast
+from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.clip import append_gradient_clip_ops as append_gradient_clip_ops
 from headrace.fluid.clip import error_clip_callback as error_clip_callback
 from headrace.fluid.core import VarType
@@ -138,14 +138,12 @@ class DpsgdOptimizer(Optimizer):
                 f"Dpsgd: the gradient of {parameter.name!r} is sparse, expected a dense one: its noise is for all "
                 "elements. Pass is_sparse=False to the embedding"
             )
-        rate = self._create_param_lr(param_and_grad)
-        clipped, noise, step, moved = (block.create_var(dtype=gradient.dtype, stop_gradient=True) for _ in range(4))
-        block.append_op("clip_by_norm", {"X": gradient}, {"Out": clipped}, {"max_norm": self._clip})
-        attrs = {"shape": [1], "dtype": int(gradient.dtype), "mean": 0.0, "std": self._sigma / self._batch_size}
-        block.append_op("gaussian_random", outputs={"Out": noise}, attrs=attrs)
-        block.append_op("elementwise_add", {"X": clipped, "Y": noise}, {"Out": step})
-        block.append_op("elementwise_mul", {"X": step, "Y": cast(rate, gradient.dtype)}, {"Out": moved})
-        return block.append_op("elementwise_sub", {"X": parameter, "Y": moved}, {"Out": parameter})
+        return block.append_op(
+            "dpsgd",
+            {"Param": parameter, "Grad": gradient, "LearningRate": self._create_param_lr(param_and_grad)},
+            {"ParamOut": parameter},
+            {"clip": self._clip, "batch_size": self._batch_size, "sigma": self._sigma},
+        )
 
 
 class MomentumOptimizer(_OperatorOptimizer):

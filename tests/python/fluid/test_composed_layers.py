@@ -1,4 +1,4 @@
-"""Layers, distributions and optimizers that are made of others, against the same in NumPy."""
+"""Distributions, optimizers, and layers with state or of several operators, against the same in NumPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_fsp_matrix(exe: fluid.Executor) -> None:
     a, b = RNG.normal(size=(2, 3, 2, 4)), RNG.normal(size=(2, 5, 2, 4))
     (got,) = run(exe, [out], x=a, y=b)
     np.testing.assert_allclose(got, np.einsum("nchw,ndhw->ncd", a, b) / 8, rtol=1e-4, atol=1e-6)
-    with pytest.raises(errors.InvalidArgument, match="same size"):
+    with pytest.raises(errors.InvalidArgument, match="input Y"):
         layers.fsp_matrix(x, fluid.data("z", [None, 5, 4, 4]))
 
 
@@ -132,6 +132,37 @@ def test_center_loss(exe: fluid.Executor, tmp_path: Path, update: bool) -> None:
     np.testing.assert_allclose(value("centers"), want, rtol=1e-5, atol=1e-6)
     fluid.io.save_persistables(exe, str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["centerloss_alpha", "centers"]  # as in Fluid
+
+
+def test_programs_have_operators_of_fluids_names(exe: fluid.Executor) -> None:
+    x, label = fed("x", [None, 1]), fluid.data("label", [None, 1], "int64")
+    weight, maps = layers.create_parameter([2, 3], "float32"), fluid.data("maps", [None, 3, 2, 2])
+    for layer, expected in (
+        (lambda: layers.expand_as(x, weight), ["expand_as"]),
+        (lambda: layers.fsp_matrix(maps, maps), ["fsp"]),
+        (lambda: layers.spectral_norm(weight), ["spectral_norm"]),
+        (lambda: layers.teacher_student_sigmoid_loss(x, x), ["teacher_student_sigmoid_loss"]),
+        (lambda: layers.center_loss(x, label, 3, 0.5, None), ["fill_constant", "center_loss"]),
+    ):
+        before = len(fluid.default_main_program().global_block().ops)
+        layer()
+        assert [op.type for op in fluid.default_main_program().global_block().ops[before:]] == expected
+
+
+def test_a_gradient_penalty_of_a_normalised_weight(exe: fluid.Executor) -> None:
+    """The gradient by x is w / σ, whatever x is, so that its squared length depends on w through σ alone."""
+    x, weight = fed("x", [None, 3]), layers.create_parameter([3, 1], "float32", name="weight")
+    out = layers.matmul(x, layers.spectral_norm(weight, power_iters=30))
+    (gradient,) = fluid.gradients(out, x)
+    ((_, by_weight),) = fluid.backward.append_backward(layers.reduce_sum(layers.square(gradient) * x))
+    given = RNG.normal(size=(2, 3))
+    got = run(exe, [gradient, by_weight], x=given)
+    w = value("weight")[:, 0]
+    length = np.linalg.norm(w)
+    np.testing.assert_allclose(got[0], np.tile(w / length, (2, 1)), rtol=1e-5)
+    total = given.sum(0)
+    want = 2 * w * total / length**2 - 2 * w * (w**2 * total).sum() / length**4
+    np.testing.assert_allclose(got[1][:, 0], want, rtol=1e-4, atol=1e-5)
 
 
 def test_uniform_and_normal_distributions(exe: fluid.Executor) -> None:

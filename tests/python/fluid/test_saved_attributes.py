@@ -15,6 +15,7 @@ from headrace.fluid import layers
 from headrace.fluid.framework import Variable
 
 _CONV = {"fuse_brelu_threshold": 6.0, "fuse_brelu": False, "fuse_activation": "", "fuse_alpha": 0.5, "fuse_beta": 0.0}
+_QUANTISED = {"skip_quant": True, "out_scale": 0.5}
 _TABLES = {"trainer_id": 0, "height_sections": [], "epmap": [], "table_names": []}
 _UNIFORM = {"diag_num": 0, "diag_step": 0, "diag_val": 1.0}
 _INTERP = {"data_layout": "AnyLayout", "out_d": -1}
@@ -31,7 +32,7 @@ SAVED: dict[str, dict[str, Any]] = {
     "trilinear_interp": {"interp_method": "trilinear", "scale": 0.0, "data_layout": "NCDHW"},
     "softmax_with_cross_entropy": {"numeric_stable_mode": False},
     "print": {"first_n": -1, "print_tensor_name": True, "print_phase": "BOTH", "is_forward": True},
-    "conv2d": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout", **_CONV},
+    "conv2d": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout", **_CONV, **_QUANTISED},
     "conv2d_transpose": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout", **_CONV},
     "conv3d": {"data_format": "AnyLayout", **_CONV},
     "pool2d": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout"},

@@ -249,6 +249,10 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     for op_type in ("reduce_all", "reduce_any"):
         yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"dim": [1], "keep_dim": True}, by=())
     yield "expand", Rows(x, {"expand_times": [1, 3]})
+    yield (
+        "expand_as",
+        Rows(lambda n, w: {"X": numbers(n, w), "target_tensor": numbers(n, 3 * w)}, lod=()),
+    )
     yield "pad", Rows(x, {"paddings": [0, 0, 2, 1], "pad_value": 1.0})
     yield (
         "slice",
@@ -470,6 +474,21 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         "fake_dequantize_max_abs",
         Rows(lambda n, w: {**x(n, w), "Scale": np.array([1.5])}, {"max_range": 127.0}, by=()),
     )
+    for op_type in ("fake_quantize_moving_average_abs_max", "fake_quantize_dequantize_moving_average_abs_max"):
+        yield (
+            op_type,
+            Rows(lambda n, w: {**x(n, w), "InScale": np.array([1.0])}, {"is_test": True}, by=(), others=("OutScale",)),
+        )
+    yield "moving_average_abs_max_scale", Rows(x, {"is_test": True}, by=())
+    yield "fake_channel_wise_quantize_abs_max", Rows(x, {}, ("Out", "OutScale"), by=())
+    yield (
+        "fake_channel_wise_dequantize_max_abs",
+        Rows(lambda n, w: {**x(n, w), "Scales": [numbers(n, seed=4)]}, {"quant_bits": [8]}, by=()),
+    )
+    yield (
+        "fake_channel_wise_dequantize_max_abs",
+        Rows(lambda n, w: {**x(n, w), "Scales": [numbers(w, seed=4), np.array([1.5])]}, {"quant_bits": [8, 5]}, by=()),
+    )
     yield (
         "kldiv_loss",
         Rows(
@@ -479,6 +498,21 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield (
         "bpr_loss",
         Rows(lambda n, w: {"X": numbers(n, w), "Label": whole(n, 1, below=2)}, {}, ("Y",), widths=(4, 2), lod=("Y",)),
+    )
+    yield (
+        "teacher_student_sigmoid_loss",
+        Rows(
+            lambda n, w: {"X": numbers(n, 1), "Label": whole(n, 1) - 2 + numbers(n, 1, low=0.1, seed=5)},
+            {},
+            ("Y",),
+            widths=(1,),
+            lod=("Y",),
+        ),
+    )
+    yield "center_loss", _centers(False, "Loss", "SampleCenterDiff", others=("CentersOut",))
+    yield (
+        "fsp",
+        Rows(lambda n, w: {**images(n, w), "Y": numbers(n, 3, w, w, seed=4)}, by=("X", "Y")),
     )
     yield (
         "cross_entropy",
@@ -1206,6 +1240,22 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         )
 
 
+def _centers(moves: bool, *outputs: str, others: tuple[str, ...] = ()) -> Rows:
+    return Rows(
+        lambda n, w: {
+            "X": numbers(n, w),
+            "Label": whole(n, 1),
+            "Centers": numbers(4, w, seed=4),
+            "CenterUpdateRate": np.array([0.5]),
+        },
+        {"cluster_num": 4, "need_update": moves},
+        outputs,
+        known=("Centers", "CenterUpdateRate"),
+        lod=("Loss",),
+        others=others,
+    )
+
+
 def _others() -> Iterator[tuple[str, Rows]]:
     """Operators whose results depend on all rows at once."""
     yield "mean", Rows(x, lod=())
@@ -1259,6 +1309,47 @@ def _others() -> Iterator[tuple[str, Rows]]:
             lod=(),
         ),
     )
+    yield (
+        "dpsgd",
+        Rows(
+            lambda n, w: {"Param": numbers(n, w), "Grad": numbers(n, w, seed=4), "LearningRate": np.array([0.5])},
+            {"clip": 0.5, "sigma": 0.0},
+            ("ParamOut",),
+            by=(),
+            known=("LearningRate",),
+            lod=(),
+        ),
+    )
+    yield "center_loss", _centers(True, "Loss", "SampleCenterDiff", "CentersOut")
+    for dim, iterations in ((0, 0), (1, 40)):  # so that the vectors are constants, or nearly the right ones
+        yield (
+            "spectral_norm",
+            Rows(
+                lambda n, w, dim=dim: {
+                    "Weight": numbers(n, w),
+                    **dict(zip("UV" if dim == 0 else "VU", (numbers(n, seed=4), numbers(w, seed=5)))),
+                },
+                {"dim": dim, "power_iters": iterations},
+                by=("Weight",),
+            ),
+        )
+    averages = {"InAccum": np.array([0.5]), "InState": np.array([0.25])}
+    for op_type, scale in (
+        ("fake_quantize_moving_average_abs_max", {"InScale": np.array([1.0])}),
+        ("fake_quantize_dequantize_moving_average_abs_max", {"InScale": np.array([1.0])}),
+        ("moving_average_abs_max_scale", {}),
+    ):
+        yield (
+            op_type,
+            Rows(
+                lambda n, w, scale=scale: {**x(n, w), **scale, **averages},
+                {},
+                ("Out", "OutScale", "OutAccum", "OutState"),
+                by=(),
+                known=(*scale, *averages),
+                lod=("Out",),
+            ),
+        )
     yield "increment", Rows(lambda n, w: {"X": numbers(1)}, {"step": 2.0}, by=(), widths=(1,))
     yield "lod_reset", Rows(lambda n, w: {"X": numbers(n, w), "Y": (numbers(n, 1), [[n]])}, lod=())
     yield (

@@ -280,3 +280,81 @@ def test_cross_entropy2_refuses_other_labels() -> None:
     refused({"X": x, "Label": label[:2]}, ValueError, "input Label", "[3, 1]", "[2, 1]")
     refused({"X": x, "Label": label.astype(np.float64)}, TypeError, "input Label", "int64", "float64")
     refused({"X": x[0], "Label": label}, ValueError, "input X", "rank")
+
+
+@pytest.mark.parametrize("bounds", [{}, {"soft_max_up_bound": 2.0, "soft_max_lower_bound": -0.5}], ids=str)
+def test_teacher_student_sigmoid_loss(bounds: dict[str, float]) -> None:
+    x = np.array([0.3, -0.7, 1.2, 0.4, -0.2, 3.0, 20.0, -1000.0])[:, None]
+    label = np.array([-2.0, -1.0, 0.3, 1.6, 0.0, 2.0, 0.5, -1.0])[:, None]
+    click = (label >= 1) | (label == -1)
+    taught = np.where(label >= 0, label - (label >= 1), 0)
+    loss = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    expected = loss - x * click + (label >= 0) * (loss - x * taught)
+    inputs = {"X": (x, [[3, 5]]), "Label": label}
+    test = OpTest("teacher_student_sigmoid_loss", inputs, bounds, {"Y": (expected, [[3, 5]])})
+    test.check_outputs()
+    most, least = bounds.get("soft_max_up_bound", 15.0), bounds.get("soft_max_lower_bound", -15.0)
+    with np.errstate(over="ignore"):
+        p = 1 / (1 + np.exp(-x))
+    slope = np.where((least < x) & (x < most), p - click + (label >= 0) * (p - taught), 0)
+    gradient = {"X": x, "Label": label, "Y@GRAD": np.full_like(x, 2.0)}
+    OpTest("teacher_student_sigmoid_loss_grad", gradient, bounds, {"X@GRAD": 2 * slope}).check_outputs()
+
+
+def test_teacher_student_sigmoid_loss_refuses_what_does_not_fit() -> None:
+    x = np.ones((3, 1))
+    for inputs, error, part in (
+        ({"X": np.ones((3, 2)), "Label": x}, ValueError, "input X"),
+        ({"X": np.ones(3), "Label": x}, ValueError, "input X"),
+        ({"X": x, "Label": x[:2]}, ValueError, "input Label"),
+        ({"X": x, "Label": x.astype(np.float32)}, TypeError, "input Label"),
+    ):
+        OpTest("teacher_student_sigmoid_loss", inputs, {}, {"Y": None}).check_refused(error, part)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"need_update": True}, {"need_update": False}, {"need_update": True, "is_test": True}]
+)
+@pytest.mark.parametrize("column", [True, False])
+def test_center_loss(column: bool, attrs: dict[str, bool]) -> None:
+    x, centers, classes = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3)), np.array([0, 2, 0, 0, 3])
+    differences = x - centers[classes]
+    moved = centers.copy()
+    for c in range(4) if attrs == {"need_update": True} else ():
+        rows = differences[classes == c]
+        moved[c] += 0.25 * rows.sum(0) / (1 + len(rows))
+    outputs = {
+        "Loss": ((differences**2).sum(1, keepdims=True) / 2, [[2, 3]]),
+        "SampleCenterDiff": differences,
+        "CentersOut": moved,
+    }
+    inputs = {"X": (x, [[2, 3]]), "Label": classes[:, None] if column else classes, "Centers": centers}
+    for rate in (np.array([0.25]), np.array([0.25], np.float32)):
+        given = {**inputs, "CenterUpdateRate": rate}
+        test = OpTest("center_loss", given, {"cluster_num": 4, **attrs}, outputs, known=["Centers"])
+        test.check_outputs()
+    if "is_test" not in attrs:
+        test.check_gradients(["X"], ["Loss"])
+
+
+def test_center_loss_refuses_what_does_not_fit() -> None:
+    good = {
+        "X": np.ones((2, 3)),
+        "Label": np.array([[0], [1]]),
+        "Centers": np.ones((2, 3)),
+        "CenterUpdateRate": np.array([0.5]),
+    }
+    outputs: dict[str, Any] = dict.fromkeys(["Loss", "SampleCenterDiff", "CentersOut"])
+    attrs = {"cluster_num": 2, "need_update": True}
+    for slot, value, error, parts in (
+        ("Centers", np.ones((3, 3)), ValueError, ["[2, 3]", "[3, 3]"]),
+        ("Centers", np.ones((2, 3), np.float32), TypeError, ["float64"]),
+        ("Label", np.zeros((2, 1), np.int32), TypeError, ["int64"]),
+        ("Label", np.zeros((3, 1), np.int64), ValueError, ["[2, 1]"]),
+        ("CenterUpdateRate", np.ones(2), ValueError, ["single element"]),
+        ("X", np.ones(3), ValueError, ["rank 2"]),
+    ):
+        OpTest("center_loss", {**good, slot: value}, attrs, outputs).check_refused(error, f"input {slot}", *parts)
+    for bad in (-1, 2):
+        test = OpTest("center_loss", {**good, "Label": np.array([[0], [bad]])}, attrs, outputs)
+        test.check_refused(IndexError, "Label", "row 1", "[0, 2)", when="run")

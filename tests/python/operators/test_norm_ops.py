@@ -1,4 +1,4 @@
-"""batch_norm, layer_norm, dropout."""
+"""batch_norm, layer_norm, dropout, spectral_norm and others."""
 
 from __future__ import annotations
 
@@ -190,3 +190,59 @@ def test_data_norm() -> None:
         ({}, {"data_layout": "NC"}, "data_layout"),
     ):
         OpTest("data_norm", {**inputs, **change}, attrs, nothing, known).check_refused(ValueError, part)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+@pytest.mark.parametrize(("shape", "dim"), [((4, 3), 0), ((4, 3), 1), ((2, 3, 2, 2), 1), ((2, 3, 4), -1), ((1, 1), 0)])
+def test_spectral_norm(shape: tuple[int, ...], dim: int, iterations: int) -> None:
+    weight, epsilon = RNG.normal(size=shape), 1e-3
+    matrix = np.moveaxis(weight, dim, 0).reshape(shape[dim], -1)
+    u, v = (RNG.normal(size=extent) for extent in matrix.shape)
+    inputs = {"Weight": weight, "U": u, "V": v}
+    for _ in range(iterations):
+        v = matrix.T @ u
+        v /= np.linalg.norm(v) + epsilon
+        u = matrix @ v
+        u /= np.linalg.norm(u) + epsilon
+    value = u @ matrix @ v
+    attrs = {"dim": dim, "power_iters": iterations, "eps": epsilon}
+    test = OpTest("spectral_norm", inputs, attrs, {"Out": weight / value})
+    test.check_outputs()
+    OpTest(
+        "spectral_norm",
+        {**inputs, "U": inputs["U"][:, None], "V": inputs["V"][:, None]},
+        attrs,
+        {"Out": weight / value},
+    ).check_outputs()
+    d = RNG.normal(size=shape)
+    rest = np.moveaxis(d, dim, 0).shape
+    outer = np.moveaxis(np.outer(u, v).reshape(rest), 0, dim)
+    gradient = d / value - (d * weight).sum() / value**2 * outer
+    OpTest("spectral_norm_grad", {**inputs, "Out@GRAD": d}, attrs, {"Weight@GRAD": gradient}).check_outputs()
+    if iterations == 0:
+        test.check_gradients(["Weight"])
+
+
+def test_spectral_norm_finds_the_greatest_singular_value() -> None:
+    weight = RNG.normal(size=(5, 2, 3))
+    inputs = {"Weight": weight, "U": RNG.normal(size=5), "V": RNG.normal(size=6)}
+    expected = weight / np.linalg.svd(weight.reshape(5, 6))[1][0]
+    test = OpTest("spectral_norm", inputs, {"power_iters": 200}, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["Weight"])
+
+
+def test_spectral_norm_refuses_what_does_not_fit() -> None:
+    good = {"Weight": np.ones((2, 3)), "U": np.ones(2), "V": np.ones(3)}
+    for change, attrs, part in (
+        ({"Weight": np.ones(2)}, {}, "input Weight"),
+        ({"Weight": np.ones((2, 0)), "V": np.ones(0)}, {}, "input Weight"),
+        ({}, {"dim": 1}, "input U"),
+        ({}, {"dim": 2}, "attribute dim"),
+        ({"V": np.ones(2)}, {}, "input V"),
+        ({"V": np.ones((1, 3))}, {}, "input V"),
+        ({}, {"power_iters": -1}, "attribute power_iters"),
+        ({}, {"eps": -1.0}, "epsilon"),
+    ):
+        OpTest("spectral_norm", {**good, **change}, attrs).check_refused(ValueError, part)
+    OpTest("spectral_norm", {**good, "U": np.ones(2, np.float32)}).check_refused(TypeError, "input U")

@@ -102,6 +102,9 @@ def step(op_type: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         attrs = {"mu": 0.9, "lars_coeff": 0.05, "lars_weight_decay": decay}
         return {"Velocity": M}, attrs, {"ParamOut": P - velocity, "VelocityOut": velocity}
     first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G
+    if op_type == "dpsgd":
+        clipped = G * 0.5 / np.linalg.norm(G)
+        return {}, {"clip": 0.5, "sigma": 0.0}, {"ParamOut": P - RATE * clipped}
     if op_type == "lamb":
         change = first / (np.sqrt(second) + 1e-3) + 0.3 * P
         trust = np.linalg.norm(P) / np.linalg.norm(change)
@@ -133,6 +136,7 @@ OPTIMIZERS = [
     "adamax",
     "adamw",
     "decayed_adagrad",
+    "dpsgd",
     "ftrl",
     "lamb",
     "lars_momentum",
@@ -188,6 +192,21 @@ def test_betas_of_variables(op_type: str) -> None:
     for bad in (1.0, np.nan):
         refused = OpTest(op_type, {**inputs, "Beta2Tensor": np.array([bad])}, attrs, nothing)
         refused.check_refused(ValueError, "input Beta2Tensor", "[0, 1)", when="run")
+
+
+def test_noise_of_dpsgd_is_another_number_in_each_run() -> None:
+    inputs, attrs = inputs_of("dpsgd", {}), {"clip": 100.0, "sigma": 3.0, "batch_size": 1.5}
+    noise = []
+    for _ in range(400):
+        (out,) = OpTest("dpsgd", inputs, attrs, {"ParamOut": None}).run()["ParamOut"]
+        each = (P - np.asarray(out)) / RATE - G
+        np.testing.assert_allclose(each, np.full_like(P, each[0, 0]), rtol=1e-9)
+        noise.append(each[0, 0])
+    assert np.std(noise) == pytest.approx(2.0, rel=0.3)
+    assert np.mean(noise) == pytest.approx(0.0, abs=0.5)
+    nothing = {"ParamOut": None}
+    for attr, bad in (("clip", 0.0), ("batch_size", -1.0), ("sigma", -1.0), ("sigma", np.nan)):
+        OpTest("dpsgd", inputs, {attr: bad}, nothing).check_refused(ValueError, f"attribute {attr}")
 
 
 def test_lamb_of_a_parameter_of_zeros_takes_steps_of_adam() -> None:

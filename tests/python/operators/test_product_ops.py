@@ -1,4 +1,4 @@
-"""mul, matmul, conv2d, pool2d, lookup_table."""
+"""mul, matmul, fsp, conv2d, pool2d, lookup_table."""
 
 from __future__ import annotations
 
@@ -278,3 +278,25 @@ def test_bilinear_forms_that_do_not_fit_are_refused() -> None:
     ):
         test = OpTest("bilinear_tensor_product", {**good, slot: value}, known=list(good))
         test.check_refused(error, f"input {slot}", part)
+
+
+@pytest.mark.parametrize(("channels", "others"), [(2, 3), (1, 1), (0, 2), (2, 0)])
+@pytest.mark.parametrize("images", [2, 0])
+def test_fsp(images: int, channels: int, others: int) -> None:
+    x, y = numbers(images, channels, 2, 3), numbers(images, others, 2, 3)
+    expected = np.einsum("nchw,ndhw->ncd", x, y) / 6
+    test = OpTest("fsp", {"X": x, "Y": y}, {}, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"])
+
+
+def test_fsp_refuses_maps_that_do_not_fit() -> None:
+    x = numbers(2, 3, 2, 3)
+    for inputs, error, part in (
+        ({"X": x, "Y": x[:, :, :1]}, ValueError, "input Y"),
+        ({"X": x, "Y": x[:1]}, ValueError, "input Y"),
+        ({"X": x[0], "Y": x}, ValueError, "input X"),
+        ({"X": x[:, :, :0], "Y": x[:, :, :0]}, ValueError, "input X"),
+        ({"X": x, "Y": x.astype(np.float32)}, TypeError, "input Y"),
+    ):
+        OpTest("fsp", inputs).check_refused(error, part)

@@ -1,4 +1,4 @@
-"""fake_quantize_abs_max, fake_quantize_range_abs_max, fake_dequantize_max_abs."""
+"""Rounding to a few bits: fake_quantize_*, fake_dequantize_*, moving_average_abs_max_scale."""
 
 from __future__ import annotations
 
@@ -85,3 +85,82 @@ def test_the_greatest_scale_of_a_window() -> None:
         expected = max(greatest[max(0, i + 1 - window) : i + 1])
         assert found[0] == expected, i
         np.testing.assert_array_equal(np.abs(quantized[0]), np.floor(value / expected * 127 + 0.5))
+
+
+def rounded(x: np.ndarray, scale: Any, bits: int = 8) -> np.ndarray:
+    return np.sign(x) * np.floor(np.minimum(np.abs(x), scale) / scale * (2 ** (bits - 1) - 1) + 0.5)
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+@pytest.mark.parametrize(
+    ("op_type", "back"),
+    [
+        ("fake_quantize_moving_average_abs_max", False),
+        ("fake_quantize_dequantize_moving_average_abs_max", True),
+    ],
+)
+def test_a_moving_average_of_scales(op_type: str, back: bool, bits: int) -> None:
+    factor = 2 ** (bits - 1) - 1
+    inputs = {"X": (X, [[1, 1]]), "InScale": np.array([7.0]), "InAccum": np.array([3.0]), "InState": np.array([2.0])}
+    total, state = 0.75 * 3 + 2, 0.75 * 2 + 1
+    scale = total / state
+    attrs = {"moving_rate": 0.75, "bit_length": bits}
+    whole = rounded(X, scale, bits)
+    outputs: dict[str, Any] = {
+        "Out": (whole * scale / factor if back else whole, [[1, 1]]),
+        "OutScale": np.array([scale]),
+        "OutAccum": np.array([total]),
+        "OutState": np.array([state]),
+    }
+    OpTest(op_type, inputs, attrs, outputs).check_outputs()
+    whole = rounded(X, 1.5, bits)
+    outputs = {"Out": whole * 1.5 / factor if back else whole, "OutScale": np.array([1.5])}
+    OpTest(op_type, {"X": X, "InScale": np.array([1.5])}, {**attrs, "is_test": True}, outputs).check_outputs()
+    nothing = dict.fromkeys(["Out", "OutScale", "OutAccum", "OutState"])
+    for slot in ("InAccum", "InState"):
+        fewer = {k: v for k, v in inputs.items() if k != slot}
+        OpTest(op_type, fewer, attrs, nothing).check_refused(ValueError, slot, "is_test")
+        OpTest(op_type, {**inputs, slot: np.ones(2)}, attrs, nothing).check_refused(ValueError, slot, "single element")
+    OpTest(op_type, {**inputs, "InAccum": np.array([-9.0])}, attrs, nothing).check_refused(
+        IndexError, "InAccum", when="run"
+    )
+
+
+def test_a_scale_without_rounding() -> None:
+    inputs = {"X": (X, [[1, 1]]), "InAccum": np.array([3.0]), "InState": np.array([2.0])}
+    outputs: dict[str, Any] = {"OutAccum": np.array([4.7]), "OutState": np.array([2.8])}
+    outputs |= {"Out": (X, [[1, 1]]), "OutScale": np.array([4.7 / 2.8])}
+    OpTest("moving_average_abs_max_scale", inputs, {}, outputs).check_outputs()
+    OpTest("moving_average_abs_max_scale", {"X": X}, {"is_test": True}, {"Out": X}).check_outputs()
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (3,), (0, 2), (3, 0)], ids=str)
+def test_a_scale_for_each_channel(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(3).normal(size=shape)
+    if shape == (3, 2, 2):
+        x[1] = 0
+    scales = np.abs(x).reshape(len(x), int(np.prod(shape[1:]))).max(1, initial=0)
+    each = scales.reshape(-1, *[1] * (len(shape) - 1))
+    whole = np.where(each > 0, rounded(x, np.where(each > 0, each, 1)), 0)
+    outputs = {"Out": whole, "OutScale": scales}
+    OpTest("fake_channel_wise_quantize_abs_max", {"X": x}, {}, outputs).check_outputs()
+    back = {"X": whole, "Scales": [scales]}
+    expected = {"Out": whole * each / 127}
+    OpTest("fake_channel_wise_dequantize_max_abs", back, {}, expected).check_outputs()
+
+
+def test_scales_of_weights_and_of_activations() -> None:
+    columns, factor = np.array([1.0, 2.0, 3.0]), np.array([0.5])
+    inputs = {"X": (X, [[1, 1]]), "Scales": [columns, factor]}
+    expected = {"Out": (X * columns * 0.5 / (127 * 7), [[1, 1]])}
+    OpTest("fake_channel_wise_dequantize_max_abs", inputs, {"quant_bits": [8, 4]}, expected).check_outputs()
+    for scales, bits, part in (
+        ([columns], [8], "input Scales"),
+        ([columns, factor], [8], "quant_bits"),
+        ([columns, columns], [8, 8], "input Scales"),
+        ([columns, factor, factor], [8, 8, 8], "input Scales"),
+        ([columns, factor], [8, 1], "quant_bits"),
+    ):
+        OpTest("fake_channel_wise_dequantize_max_abs", {"X": X, "Scales": scales}, {"quant_bits": bits}).check_refused(
+            ValueError, part
+        )

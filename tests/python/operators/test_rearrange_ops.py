@@ -83,6 +83,22 @@ def test_moves(case: tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]) ->
     test.check_gradients([slot])
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("times", [(2, 1, 3), (1, 1, 1), (0, 1, 2)], ids=str)
+def test_expand_as(times: tuple[int, ...], dtype: str) -> None:
+    x, target = X.astype(dtype), np.zeros([n * k for n, k in zip(X.shape, times)], np.int64)
+    test = OpTest("expand_as", {"X": (x, [[1, 1]]), "target_tensor": target}, {}, {"Out": np.tile(x, times)})
+    test.check_outputs()
+    if dtype == "float64":
+        test.check_gradients(["X"])
+
+
+def test_nothing_is_expanded_to_nothing_only() -> None:
+    none = X[:, :0]
+    OpTest("expand_as", {"X": none, "target_tensor": none}, {}, {"Out": none}).check_outputs()
+    OpTest("expand_as", {"X": none, "target_tensor": X}).check_refused(ValueError, "target_tensor", "[2, 0, 4]")
+
+
 @pytest.mark.parametrize("factor", [1, 2, 3])
 def test_pixel_shuffle(factor: int) -> None:
     x = RNG.uniform(-1, 1, (2, 2 * factor**2, 2, 3))
@@ -160,6 +176,14 @@ def test_the_dims_of_another_tensor() -> None:
         ("pixel_shuffle", {"X": CHANNELS}, {"upscale_factor": 0}, ["upscale_factor", "got 0"]),
         ("expand", {"X": X}, {"expand_times": [2, 1]}, ["expand_times"]),
         ("expand", {"X": X}, {"expand_times": [2, 0, 1]}, ["expand_times"]),
+        (
+            "expand_as",
+            {"X": X, "target_tensor": X[:, :2]},
+            {},
+            ["target_tensor", "multiples", "[2, 3, 4]", "[2, 2, 4]"],
+        ),
+        ("expand_as", {"X": X, "target_tensor": X[0]}, {}, ["target_tensor", "multiples"]),
+        ("expand_as", {"X": X}, {}, ["target_tensor"]),
         ("pad", {"X": X}, {"paddings": [1, 1]}, ["paddings"]),
         ("pad", {"X": X}, {"paddings": [1, 1, -1, 0, 0, 0]}, ["paddings"]),
         ("pad2d", {"X": X}, {"paddings": [1, 1, 1, 1]}, ["rank 4"]),

@@ -29,7 +29,7 @@ FULL_ROWS = re.compile(
     r"arg_(max|min)|top_k|mean|reduce_(mean|max|min)|unstack|split|reshape2?|crop(_tensor)?|conv_shift|gru|gru_unit|lstmp?|fusion_gru|fusion_lstm|fused_embedding_fc_lstm"
     r"|bpr_loss|cross_entropy2?|softmax_with_cross_entropy|layer_norm|group_norm|instance_norm|.*pool[23]d.*|spp|unpool|.*_interp"
     r"|(depthwise_)?conv[23]d(_transpose)?|deformable_conv(_v1)?|im2sequence|unfold|crf_decoding|linear_chain_crf|warpctc|kldiv_loss|box_decoder_and_assign"
-    r"|yolov3_loss"
+    r"|yolov3_loss|fsp|spectral_norm"
 )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from headrace.fluid._refused import REFUSED, refusal
 from headrace.fluid.layers import (
     class_losses,
-    composed,
     conditional,
     control_flow,
     convolution,
@@ -54,7 +53,6 @@ from headrace.fluid.layers import sequence_lod as sequence_lod
 from headrace.fluid.layers import utils as utils
 from headrace.fluid.layers._fluid_modules import FLUID_MODULES
 from headrace.fluid.layers.class_losses import *  # noqa: F403
-from headrace.fluid.layers.composed import *  # noqa: F403
 from headrace.fluid.layers.conditional import *  # noqa: F403
 from headrace.fluid.layers.control_flow import *  # noqa: F403
 from headrace.fluid.layers.convolution import *  # noqa: F403
@@ -92,7 +90,6 @@ from headrace.fluid.layers.yolo import *  # noqa: F403
 
 __all__ = [
     *class_losses.__all__,
-    *composed.__all__,
     *conditional.__all__,
     *control_flow.__all__,
     *convolution.__all__,

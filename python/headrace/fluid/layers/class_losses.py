@@ -1,21 +1,24 @@
-"""Losses over many classes, which look at a few of them."""
+"""Losses over classes that have parameters: of many classes, of which they look at a few, or centres."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
 
 from headrace import errors
+from headrace.fluid import initializer
+from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers import reductions
 from headrace.fluid.layers.loss import softmax_with_cross_entropy
 from headrace.fluid.layers.rearrange import one_hot
-from headrace.fluid.layers.tensor import assign, cast, reshape
-from headrace.fluid.param_attr import ParamAttrLike
+from headrace.fluid.layers.tensor import assign, cast, fill_constant, reshape
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["hsigmoid", "nce", "sampled_softmax_with_cross_entropy"]
+__all__ = ["center_loss", "hsigmoid", "nce", "sampled_softmax_with_cross_entropy"]
 
 
 def _width(input: Variable, layer: str) -> int:
@@ -237,3 +240,52 @@ def hsigmoid(
     steps = helper.create_variable(input.dtype, stop_gradient=True)
     helper.append_op(inputs, {"Out": out, "PreOut": steps}, {"num_classes": num_classes, "is_sparse": is_sparse})
     return out
+
+
+def center_loss(
+    input: Variable,
+    label: Variable,
+    num_classes: int,
+    alpha: float | Variable,
+    param_attr: ParamAttrLike,
+    update_center: bool = True,
+) -> Variable:
+    """½ ‖x - c‖², where c is the centre of the class of each row x (Wen et al., 2016); [N, 1].
+
+    Args:
+        input: [N, D].
+        label: int64 [N, 1], a class each.
+        alpha: how far the centres move in each run towards the rows of their classes: of the sum of the differences,
+            divided by 1 and their number.
+        param_attr: of the centres, [num_classes, D], which no optimizer changes.
+        update_center: whether they move; in a program for testing they never do.
+    """
+    width = _width(input, "center_loss")
+    helper = LayerHelper("center_loss")
+    attr = copy.copy(ParamAttr._to_attr(param_attr))
+    if attr is None:
+        raise errors.InvalidArgument("layers.center_loss: param_attr=False is not supported; the loss needs centres")
+    attr.trainable = False
+    centers = helper.create_parameter(attr, [num_classes, width], input.dtype, stop_gradient=True)
+    assert centers is not None  # the attribute is not False
+    if not isinstance(alpha, Variable):
+        alpha = _persistent_number("centerloss_alpha", float(alpha), input.dtype)
+    difference, loss = helper.create_variable(input.dtype), helper.create_variable(input.dtype)
+    helper.append_op(
+        {
+            "X": input,
+            "Label": check_variable(label, "label", "center_loss"),
+            "Centers": centers,
+            "CenterUpdateRate": alpha,
+        },
+        {"SampleCenterDiff": difference, "Loss": loss, "CentersOut": centers},
+        {"cluster_num": num_classes, "need_update": update_center},
+    )
+    return loss
+
+
+def _persistent_number(name: str, value: float, dtype: VarType) -> Variable:
+    """A number that files of parameters have, as in Fluid, whose value is nevertheless set in each run."""
+    helper = LayerHelper("fill_constant")
+    variable, _ = helper.create_or_get_global_variable(name, shape=[1], dtype=dtype, init=initializer.Constant(value))
+    return fill_constant([1], dtype, value, out=variable)

@@ -6,11 +6,12 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import append_layer, check_shape
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.layers.windows import Size, window_extents
 
 __all__ = [
     "affine_channel",
+    "fsp_matrix",
     "im2sequence",
     "lrn",
     "maxout",
@@ -140,3 +141,20 @@ def im2sequence(
     }
     inputs = {"X": input} if input_image_size is None else {"X": input, "Y": input_image_size}
     return append_layer("im2sequence", inputs, attrs, name)
+
+
+def fsp_matrix(x: Variable, y: Variable) -> Variable:
+    """How two feature maps go together, for distillation (Yim et al., 2017): the mean over all pixels of the products
+    of their channels.
+
+    Args:
+        x, y: [N, C, H, W] and [N, D, H, W].
+
+    Returns:
+        [N, C, D].
+    """
+    inputs = {"X": check_variable(x, "x", "fsp_matrix"), "Y": check_variable(y, "y", "fsp_matrix")}
+    helper = LayerHelper("fsp_matrix")
+    out = helper.create_variable(x.dtype)
+    helper.append_op(inputs, {"Out": out}, type="fsp")
+    return out

@@ -31,6 +31,7 @@ __all__ = [
     "smooth_l1",
     "softmax_with_cross_entropy",
     "square_error_cost",
+    "teacher_student_sigmoid_loss",
     "warpctc",
 ]
 
@@ -279,3 +280,18 @@ def warpctc(
         inputs["LabelLength"] = label_length
     attrs = {"blank": blank, "norm_by_times": norm_by_times}
     return append_layer("warpctc", inputs, attrs, out_slot="Loss", intermediate="WarpCTCGrad")
+
+
+def teacher_student_sigmoid_loss(
+    input: Variable, label: Variable, soft_max_up_bound: float = 15.0, soft_max_lower_bound: float = -15.0
+) -> Variable:
+    """The logistic loss of clicks, plus that of a teacher's prediction where it is known; [N, 1].
+
+    Args:
+        input: [N, 1], a score.
+        label: [N, 1]: -2: no click; -1: a click; from 0 to below 1: the teacher's prediction, without a click; from 1
+            to 2: that plus 1, with a click.
+        soft_max_up_bound, soft_max_lower_bound: there is no gradient for scores beyond them.
+    """
+    attrs = {"soft_max_up_bound": float(soft_max_up_bound), "soft_max_lower_bound": float(soft_max_lower_bound)}
+    return append_layer("teacher_student_sigmoid_loss", {"X": input, "Label": label}, attrs, out_slot="Y")

@@ -17,6 +17,7 @@ __all__ = [
     "group_norm",
     "instance_norm",
     "layer_norm",
+    "spectral_norm",
 ]
 
 
@@ -238,4 +239,39 @@ def instance_norm(
     out = helper.create_variable(input.dtype)
     attrs = {"epsilon": float(epsilon)}
     helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
+    return out
+
+
+def spectral_norm(
+    weight: Variable, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> Variable:
+    """A weight divided by its greatest singular value, as power iteration finds it from two vectors that are drawn in
+    the startup program (Miyato et al., 2018). The vectors that it finds count as constants for the gradient.
+
+    Args:
+        weight: a parameter of rank 2 or more; as a matrix, its dimension ``dim`` makes the rows.
+        power_iters: how many iterations each run makes.
+        eps: is added to norms.
+    """
+    rank = len(check_variable(weight, "weight", "spectral_norm").shape)
+    if rank < 2 or not -rank <= dim < rank or min(weight.shape) < 1:
+        raise errors.InvalidArgument(
+            f"layers.spectral_norm: '{weight.name}' has to have known dims, 2 or more, and dim has to be one of them; "
+            f"got {list(weight.shape)} and {dim}"
+        )
+    rows = weight.shape[dim]
+    helper = LayerHelper("spectral_norm", name)
+    inputs = {"Weight": weight}
+    for slot, extent in (("U", rows), ("V", math.prod(weight.shape) // rows)):
+        vector = helper.create_parameter(
+            ParamAttr(trainable=False),
+            [extent],
+            weight.dtype,
+            default_initializer=initializer.Normal(0.0, 1.0),
+            stop_gradient=True,
+        )
+        assert vector is not None  # the attribute is not False
+        inputs[slot] = vector
+    out = helper.create_variable(weight.dtype)
+    helper.append_op(inputs, {"Out": out}, {"dim": dim, "power_iters": power_iters, "eps": float(eps)})
     return out

@@ -24,6 +24,7 @@ __all__ = [
     "crop",
     "crop_tensor",
     "expand",
+    "expand_as",
     "gather",
     "gather_nd",
     "hash",
@@ -140,6 +141,11 @@ def expand(x: Variable, expand_times: Ints, name: str | None = None) -> Variable
         times = attrs.get("expand_times", [])
         declare_known(out, [-1 if extent < 0 or n < 0 else extent * n for extent, n in zip(x.shape, times)])
     return out
+
+
+def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
+    """``x``, repeated along each dimension to the shape of ``target_tensor``, whose extents are multiples of its."""
+    return append_layer("expand_as", {"X": x, "target_tensor": target_tensor}, name=name)
 
 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:

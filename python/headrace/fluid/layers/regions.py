@@ -15,11 +15,12 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
 from headrace.fluid.layers.windows import Size, check_filters, check_images, filter_extents, window_extents
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
+    "affine_grid",
     "deformable_conv",
     "deformable_roi_pooling",
     "grid_sampler",
@@ -29,6 +30,25 @@ __all__ = [
     "roi_perspective_transform",
     "roi_pool",
 ]
+
+
+def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str | None = None) -> Variable:
+    """Where the pixels of an image come from that an affine map distorts, for ``grid_sampler``.
+
+    Args:
+        theta: [N, 2, 3]: source (x, y) = theta · (x, y, 1). The corners of images are -1 and 1.
+        out_shape: [N, C, H, W] of the image, of which H and W count; a variable: int32 or int64 [4].
+
+    Returns:
+        [N, H, W, 2].
+    """
+    inputs = {"Theta": check_variable(theta, "theta", "affine_grid")}
+    attrs = {}
+    if isinstance(out_shape, Variable):
+        inputs["OutputShape"] = as_integers(out_shape)
+    else:
+        attrs["output_shape"] = check_shape(out_shape, "out_shape", "affine_grid")
+    return append_layer("affine_grid", inputs, attrs, name, out_slot="Output")
 
 
 def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
