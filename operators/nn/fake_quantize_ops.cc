@@ -20,6 +20,7 @@
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -13,6 +13,7 @@ to fail: see ``EXPECTED_FAILURES``.
 
 from __future__ import annotations
 
+import collections
 import importlib
 import os
 import pkgutil
@@ -37,37 +38,41 @@ from headrace.fluid import core
 
 # test_NAME.py
 FILES = """
-accuracy_op activation_op adadelta_op adagrad_op adam_op adamax_op add_position_encoding_op affine_channel_op
-affine_grid_op anchor_generator_op arg_min_max_op argsort_op array_read_write_op assign_op assign_value_op
-attention_lstm_op auc_op auc_single_pred_op backward batch_norm_op beam_search_decode_op beam_search_op
-bilinear_interp_op bilinear_tensor_product_op bipartite_match_op box_clip_op box_coder_op box_decoder_and_assign_op
-bpr_loss_op calc_gradient cast_op center_loss chunk_eval_op clip_by_norm_op clip_op collect_fpn_proposals_op compare_op
-concat_op conditional_block const_value conv2d_op conv2d_transpose_op conv3d_op conv3d_transpose_op conv_shift_op
-cos_sim_op crf_decoding_op crop_op crop_tensor_op cross_entropy2_op cross_entropy_op ctc_align cumsum_op data_norm_op
-debugger decayed_adagrad_op deformable_conv_op deformable_conv_v1_op deformable_psroi_pooling density_prior_box_op
-detection_map_op diag distribute_fpn_proposals_op distributions dpsgd_op dropout_op dynrnn_gradient_check
-edit_distance_op elementwise_add_op elementwise_div_op elementwise_floordiv_op elementwise_max_op elementwise_min_op
-elementwise_mod_op elementwise_mul_op elementwise_pow_op elementwise_sub_op ema executor_and_mul
-executor_and_use_program_cache expand_as_op expand_op eye_op fake_dequantize_op fake_quantize_op fc_op feed_fetch_method
-fetch_var fill_any_like_op fill_constant_batch_size_like_op fill_constant_op fill_op fill_zeros_like2_op
-fill_zeros_like_op flatten2_op flatten_op fsp_op ftrl_op fused_elemwise_activation_op fused_embedding_fc_lstm_op
-fusion_gru_op fusion_lstm_op fusion_seqconv_eltadd_relu_op fusion_seqexpand_concat_fc_op
-fusion_transpose_flatten_concat_op gather_nd_op gather_op gather_tree_op gaussian_random_batch_size_like_op
-gaussian_random_op generate_mask_labels_op generate_proposal_labels_op generate_proposals_op
-get_tensor_from_selected_rows_op grid_sampler_op group_norm_op gru_op gru_unit_op hash_op hinge_loss_op hsigmoid_op
-huber_loss_op im2sequence_op image_classification_layer instance_norm_op iou_similarity_op is_empty_op isfinite_op
-kldiv_loss_op l1_norm_op label_smooth_op lamb_op layer_norm_op learning_rate_scheduler linear_chain_crf_op linspace
-load_vars_shape_check lod_array_length_op lod_rank_table lod_reset_op lod_tensor_array lod_tensor_array_ops log_loss_op
-logical_op lookup_table_op lookup_table_v2_op lrn_op lstm_op lstm_unit_op lstmp_op margin_rank_loss_op math_op_patch
-matmul_op maxout_op mean_iou mean_op memory_usage merge_ids_op merge_selectedrows_op metrics mine_hard_examples_op
-minus_op modified_huber_loss_op momentum_op mul_op multiclass_nms_op multihead_attention multiplex_op name_scope nce
-nearest_interp_op norm_op normalization_wrapper one_hot_op one_hot_v2_op pad2d_op pad_constant_like pad_op pixel_shuffle
-polygon_box_transform pool2d_op pool3d_op pool_max_op positive_negative_pair_op precision_recall_op prelu_op print_op
-prior_box_op program proximal_adagrad_op proximal_gd_op psroi_pool_op py_reader_combination py_reader_lod_level_share
-py_reader_push_pop random_crop_op range rank_loss_op recurrent_op reduce_op reorder_lod_tensor reshape_op reverse_op
-rmsprop_op rnn_cell_api rnn_decode_api roi_align_op roi_perspective_transform_op roi_pool_op row_conv_op
-rpn_target_assign_op sampling_id_op scale_op scatter_nd_op scatter_op scope selected_rows selu_op seq_conv seq_pool
-sequence_concat sequence_enumerate_op sequence_erase_op sequence_expand sequence_expand_as sequence_mask sequence_pad_op
+accuracy_op activation_nn_grad activation_op adadelta_op adagrad_op adam_op adamax_op add_position_encoding_op
+affine_channel_op affine_grid_op anchor_generator_op arg_min_max_op argsort_op array_read_write_op assign_op
+assign_value_op attention_lstm_op auc_op auc_single_pred_op backward basic_gru_api basic_gru_unit_op basic_lstm_api
+basic_lstm_unit_op batch_norm_op beam_search_decode_op beam_search_op bilinear_interp_op bilinear_tensor_product_op
+bipartite_match_op box_clip_op box_coder_op box_decoder_and_assign_op bpr_loss_op calc_gradient cast_op center_loss
+chunk_eval_op clip_by_norm_op clip_op collect_fpn_proposals_op compare_op concat_op conditional_block const_value
+conv2d_op conv2d_transpose_op conv3d_op conv3d_transpose_op conv_nn_grad conv_shift_op cos_sim_op crf_decoding_op
+crop_op crop_tensor_op cross_entropy2_op cross_entropy_op ctc_align cumsum_op data_norm_op debugger decayed_adagrad_op
+default_scope_funcs deformable_conv_op deformable_conv_v1_op deformable_psroi_pooling density_prior_box_op
+deprecated_memory_optimize_interfaces detection_map_op diag distribute_fpn_proposals_op distributions dpsgd_op
+dropout_op dynrnn_gradient_check dynrnn_static_input edit_distance_op elementwise_add_op elementwise_div_op
+elementwise_floordiv_op elementwise_max_op elementwise_min_op elementwise_mod_op elementwise_mul_op elementwise_nn_grad
+elementwise_pow_op elementwise_sub_op ema executor_and_mul executor_and_use_program_cache expand_as_op expand_op eye_op
+fake_dequantize_op fake_quantize_op fc_op feed_fetch_method fetch_var fill_any_like_op fill_constant_batch_size_like_op
+fill_constant_op fill_op fill_zeros_like2_op fill_zeros_like_op flatten2_op flatten_op fsp_op ftrl_op
+fused_elemwise_activation_op fused_embedding_fc_lstm_op fusion_gru_op fusion_lstm_op fusion_seqconv_eltadd_relu_op
+fusion_seqexpand_concat_fc_op fusion_transpose_flatten_concat_op gather_nd_op gather_op gather_tree_op
+gaussian_random_batch_size_like_op gaussian_random_op generate_mask_labels_op generate_proposal_labels_op
+generate_proposals_op get_tensor_from_selected_rows_op grid_sampler_op group_norm_op gru_op gru_unit_op hash_op
+hinge_loss_op hsigmoid_op huber_loss_op im2sequence_op image_classification_layer inplace_softmax_with_cross_entropy
+install_check instance_norm_op iou_similarity_op is_empty_op isfinite_op kldiv_loss_op l1_norm_op label_smooth_op
+lamb_op layer_norm_op learning_rate_scheduler linear_chain_crf_op linspace load_vars_shape_check lod_array_length_op
+lod_rank_table lod_reset_op lod_tensor_array lod_tensor_array_ops log_loss_op logical_op lookup_table_op
+lookup_table_v2_op lrn_op lstm_op lstm_unit_op lstmp_op margin_rank_loss_op math_op_patch matmul_op maxout_op mean_iou
+mean_op memory_reuse_exclude_feed_var memory_usage merge_ids_op merge_selectedrows_op metrics mine_hard_examples_op
+minus_op modified_huber_loss_op momentum_op mul_op multiclass_nms_op multihead_attention multiplex_op
+multiprocess_reader_exception name_scope nce nearest_interp_op nn_grad norm_nn_grad norm_op normalization_wrapper
+one_hot_op one_hot_v2_op pad2d_op pad_constant_like pad_op parallel_executor_fetch_feed
+parallel_executor_run_load_infer_program pixel_shuffle polygon_box_transform pool2d_op pool3d_op pool_max_op
+positive_negative_pair_op precision_recall_op prelu_op print_op prior_box_op program proximal_adagrad_op proximal_gd_op
+prroi_pool_op psroi_pool_op py_reader_combination py_reader_lod_level_share py_reader_push_pop random_crop_op range
+rank_loss_op recurrent_op reduce_op reorder_lod_tensor reshape_op retinanet_detection_output reverse_op rmsprop_op
+rnn_cell_api rnn_decode_api roi_align_op roi_perspective_transform_op roi_pool_op row_conv_op rpn_target_assign_op
+sampling_id_op scale_op scatter_nd_op scatter_op scope selected_rows selu_op seq_conv seq_pool sequence_concat
+sequence_enumerate_op sequence_erase_op sequence_expand sequence_expand_as sequence_mask sequence_pad_op
 sequence_reshape sequence_reverse sequence_scatter_op sequence_slice_op sequence_softmax_op sequence_unpad_op sgd_op
 shape_op shard_index_op shrink_rnn_memory shuffle_channel_op sigmoid_cross_entropy_with_logits_op sigmoid_focal_loss_op
 sign_op similarity_focus_op size_op slice_op smooth_l1_loss_op softmax_op softmax_with_cross_entropy_op
@@ -92,13 +97,15 @@ EXPECTED_FAILURES = {
     ),
     (
         r"test_activation_op.py::TestHardShrink|test_(ftrl_op|yolo_box_op|center_loss).py"
-        r"|test_mine_hard_examples_op.py::.*output$"
+        r"|test_prroi_pool_op.py::.*output$|test_mine_hard_examples_op.py::.*output$"
     ): "gives an attribute that the operator does not have",
     r"test_adam_op.py::TestSparseAdamOp": "rows that lazy Adam does not touch are expected to be lost",
     r"test_assign_value_op.py::TestAssignValueOp::test_assign$": _TYPES,
     r"test_(batch|instance)_norm_op.py::.*::test_forward_backward|test_layer_norm_op.py::.*scale_and_bias$": _INTERNAL,
     r"test_beam_search_decode_op.py": _TYPES,
     r"test_beam_search_op.py": "gives a row of ids where a column is declared",
+    # Without a tolerance for numbers close to 0, of which rounding leaves more or less.
+    r"test_basic_(gru|lstm)_\w+.py": _FLOAT32,
     r"test_(bi|tri)linear_interp_op.py::Test\w+Interp_attr_tensor_Case1::test_check_grad": _FLOAT32,
     r"test_cast_op.py::TestCastOp2|test_softmax_with_cross_entropy_op.py::.*Fp16": "float16 is said to be uint16",
     r"test_clip_by_norm_op.py::TestClipByNormOpWithSelectedRows|test_sum_op.py::TestSelectedRowsSumOp": _SPARSE,
@@ -110,6 +117,7 @@ EXPECTED_FAILURES = {
     r"test_matmul_op.py::test_negative_dims_program": "is no test, but a part of one",
     r"test_multiclass_nms_op.py::.*NMS2.*NoOutput": "expects no rows of no known length",
     r"test_nce.py::TestNCECase1Tensor::test_check_grad": _FLOAT32,
+    r"test_nn_grad.py::TestMulGradCheck|test_prroi_pool_op.py::.*backward": _INTERNAL,
     r"test_one_hot(_v2)?_op.py::TestOneHotOp_exception": "gives no column of indices",
     r"test_one_hot_v2_op.py::.*dygraph|test_uniform_random_op.py::.*Dygraph": _INTERNAL,
     r"test_(gather|scatter)_nd_op.py::.*Raise": "expects Fluid's words for an error",
@@ -348,6 +356,8 @@ def _install() -> None:
     ):
         module.__dict__.update(names)
     np.__dict__.update({"int": int, "float": float, "bool": bool, "product": np.prod})  # NumPy 1.19 had them
+    np.__dict__.update({"set_seed": np.random.seed})  # which no NumPy had
+    collections.__dict__.update({"Sequence": Sequence})  # Python 3.9 had it
 
 
 def pytest_configure() -> None:
@@ -379,7 +389,8 @@ def run(tests: Path, options: Sequence[str]) -> int:
         if not found:
             raise ValueError(f"{tests} has no test_mul_op.py and so on: are these Fluid's tests?")
         # Without the __init__.py beside them, and what it needs.
-        for path in [*found, tests / "decorator_helper.py", tests / "simple_nets.py"]:
+        helpers = ("decorator_helper", "gradient_checker", "py_precise_roi_pool", "simple_nets")
+        for path in [*found, *(tests / f"{name}.py" for name in helpers)]:
             if path.exists():
                 shutil.copy(path, folder)
         paths = [folder, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
