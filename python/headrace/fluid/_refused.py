@@ -53,7 +53,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "Recv": _ONE_MACHINE,
         "Send": _ONE_MACHINE,
         "collective": _ONE_MACHINE,
-        "filter_by_instag": _OPERATOR,
         "lstm": "it needs cuDNN in Fluid, too: use layers.rnn, contrib.layers.basic_lstm or layers.dynamic_lstm",
         "tree_conv": _OPERATOR,
     },

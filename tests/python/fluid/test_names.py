@@ -373,6 +373,7 @@ FLUID = {
     "layers.unique_with_counts": "x dtype",
     "layers.add_position_encoding": "input alpha beta name",
     "layers.crop_tensor": "x shape offsets name",
+    "layers.filter_by_instag": "ins ins_tag filter_tag is_lod",
     "layers.anchor_generator": "input anchor_sizes aspect_ratios variance stride offset name",
     "layers.box_decoder_and_assign": "prior_box prior_box_var target_box box_score box_clip name",
     "layers.collect_fpn_proposals": "multi_rois multi_scores min_level max_level post_nms_top_n name",

@@ -254,3 +254,18 @@ def test_rows_are_shifted(exe: fluid.Executor) -> None:
     shifts = np.array([[0, 0, 1], [0.5, 0.5, 0]], np.float32)  # one to the left; half of one to the right
     (got,) = exe.run(feed={"x": rows, "y": shifts}, fetch_list=[layers.conv_shift(x, y)])
     np.testing.assert_allclose(got, [np.roll(rows[0], -1), (np.roll(rows[1], 1) + rows[1]) / 2])
+
+
+def test_sequences_without_a_tag_are_left_out(exe: fluid.Executor) -> None:
+    x, tags = fluid.data("x", [None, 2], lod_level=1), fluid.data("tags", [None, 1], "int64", lod_level=1)
+    x.stop_gradient = False
+    out, weight = layers.filter_by_instag(x, tags, fluid.data("wanted", [None], "int64"), True)
+    loss = layers.reduce_sum(layers.sequence_pool(out, "sum") * weight)
+    fluid.backward.append_backward(loss)
+    rows = RNG.normal(size=(8, 2)).astype(np.float32)
+    given = fluid.create_lod_tensor(np.array([[1], [2], [3], [1]]), [[1, 2, 1]], fluid.CPUPlace())
+    for wanted, kept in ((1, [0, 1, 2, 4, 5, 6, 7]), (3, [3]), (9, [])):
+        feed = {"x": ragged(rows), "tags": given, "wanted": np.array([wanted])}
+        total, slopes = exe.run(feed=feed, fetch_list=[loss, "x@GRAD"], return_numpy=False)
+        np.testing.assert_allclose(np.array(total), [rows[kept].sum()], rtol=1e-5)
+        np.testing.assert_array_equal(np.array(slopes)[:, 0], np.isin(np.arange(8), kept))

@@ -1320,6 +1320,21 @@ def _others() -> Iterator[tuple[str, Rows]]:
             lod=(),
         ),
     )
+    yield (
+        "filter_by_instag",
+        Rows(
+            lambda n, w: {
+                "Ins": sequences(n, w),
+                "Ins_tag": (whole(n, 1, below=3), [[1] * n]),
+                "Filter_tag": np.array([0, 2]),
+            },
+            {"is_lod": True},
+            ("Out", "LossWeight", "IndexMap"),
+            by=("Ins",),
+            known=("Filter_tag",),
+            lod=None,
+        ),
+    )
     yield "center_loss", _centers(True, "Loss", "SampleCenterDiff", "CentersOut")
     for dim, iterations in ((0, 0), (1, 40)):  # so that the vectors are constants, or nearly the right ones
         yield (

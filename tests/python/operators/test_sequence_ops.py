@@ -311,3 +311,61 @@ def test_sequence_conv_refuses_rows_around_the_sequences_that_do_not_fit() -> No
     alone = {"X": inputs["X"], "Filter": np.zeros((2, 3)), "PaddingData": np.zeros((0, 2))}
     test = OpTest("sequence_conv", alone, {"contextLength": 1, "paddingTrainable": True}, known=["Filter"])
     test.check_refused(ValueError, "paddingTrainable", "expected false")
+
+
+@pytest.mark.parametrize("is_lod", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "int64"])
+def test_sequences_with_tags(is_lod: bool, dtype: str) -> None:
+    lengths = [2, 0, 3, 1] if is_lod else [1, 1, 1, 1]
+    x = np.arange(2.0 * sum(lengths)).reshape(-1, 2).astype(dtype)
+    parts = np.split(x, np.cumsum(lengths)[:-1])
+    tags = (np.array([[7], [3], [9], [5], [7], [8]]), [[1, 2, 1, 2]])
+    for wanted, kept in (([3, 7], [0, 1, 3]), ([8], [3]), ([9, 9], [1])):
+        counts = [lengths[s] for s in kept]
+        starts = [[sum(counts[:i]), sum(lengths[:s]), lengths[s]] for i, s in enumerate(kept)]
+        outputs = {
+            "Out": (np.concatenate([parts[s] for s in kept]), [counts]),
+            "LossWeight": (np.ones((len(kept), 1), np.float32), [[1] * len(kept)]),
+            "IndexMap": (np.array(starts), [[1] * len(kept)]),
+        }
+        given = {"Ins": (x, [lengths]) if is_lod else x, "Ins_tag": tags, "Filter_tag": np.array(wanted)}
+        test = OpTest("filter_by_instag", given, {"is_lod": is_lod}, outputs, known=["Filter_tag"])
+        test.check_outputs()
+        if dtype == "float64":
+            test.check_gradients(["Ins"], ["Out"])
+
+
+def test_a_row_without_weight_stands_for_no_sequence() -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    inputs = {"Ins": x, "Ins_tag": (np.array([1, 2, 3]), [[1, 1, 1]]), "Filter_tag": np.array([4])}
+    outputs = {
+        "Out": (np.zeros((1, 2)), [[1]]),
+        "LossWeight": (np.zeros((1, 1), np.float32), [[1]]),
+        "IndexMap": (np.array([[0, 1, 1]]), [[1]]),
+    }
+    test = OpTest("filter_by_instag", inputs, {"is_lod": False}, outputs, known=["Filter_tag"])
+    test.check_outputs()
+    test.check_gradients(["Ins"], ["Out"])
+    gradient = {"Ins": x, "LossWeight": np.ones((1, 1), np.float32), "Out@GRAD": x[:1]}
+    for far in ([0, 3, 1], [1, 0, 1], [0, 0, -1], [0, -1, 1]):
+        test = OpTest(
+            "filter_by_instag_grad", {**gradient, "IndexMap": np.array([far])}, {"is_lod": False}, {"Ins@GRAD": None}
+        )
+        test.check_refused(IndexError, "IndexMap", "row 0", when="run")
+
+
+def test_tags_that_do_not_fit_are_refused() -> None:
+    x = np.ones((3, 2))
+    good = {"Ins": (x, [[1, 2]]), "Ins_tag": (np.array([1, 2, 3]), [[1, 2]]), "Filter_tag": np.array([4])}
+    outputs: dict[str, Any] = dict.fromkeys(["Out", "LossWeight", "IndexMap"])
+    for slot, value, error, parts in (
+        ("Ins", (np.ones(3), [[1, 2]]), ValueError, ["rank 2"]),
+        ("Ins_tag", (np.ones((3, 2), np.int64), [[1, 2]]), ValueError, ["a tag in each row"]),
+        ("Ins_tag", (np.array([1, 2, 3], np.int32), [[1, 2]]), TypeError, ["int64"]),
+        ("Filter_tag", np.array([4.0]), TypeError, ["int64"]),
+    ):
+        OpTest("filter_by_instag", {**good, slot: value}, {"is_lod": True}, outputs).check_refused(
+            error, f"input {slot}", *parts
+        )
+    few = OpTest("filter_by_instag", {**good, "Ins_tag": (np.array([1, 2, 3]), [[1, 1, 1]])}, {"is_lod": True}, outputs)
+    few.check_refused(ValueError, "input Ins_tag", "2 sequences", "those of 3", when="run")

@@ -19,6 +19,7 @@ __all__ = [
     "conv_shift",
     "crf_decoding",
     "ctc_greedy_decoder",
+    "filter_by_instag",
     "linear_chain_crf",
     "lod_append",
     "lod_reset",
@@ -253,6 +254,31 @@ def ctc_greedy_decoder(
     outputs["OutputLength"] = helper.create_variable("int64", stop_gradient=True)
     helper.append_op(inputs, outputs, {**attrs, "padding_value": padding_value})
     return outputs["Output"], outputs["OutputLength"]
+
+
+def filter_by_instag(ins: Variable, ins_tag: Variable, filter_tag: Variable, is_lod: bool) -> list[Variable]:
+    """The sequences that have one of some tags; if none has, a row of zeros.
+
+    Args:
+        ins: [rows, D], with a LoD if ``is_lod``.
+        ins_tag: int64 [tags, 1] with a LoD: the tags of each sequence of ``ins``.
+        filter_tag: int64: the tags to look for.
+        is_lod: whether the LoD of ``ins`` says what a sequence is; if not, each row is one.
+
+    Returns:
+        The rows of these sequences, with their LoD; and a weight for each, float32 [sequences, 1]: 1, or 0 for the row
+        of zeros, whose loss it takes out.
+    """
+    helper = LayerHelper("filter_by_instag")
+    out = helper.create_variable(check_variable(ins, "ins", "filter_by_instag").dtype)
+    weight, places = helper.create_variable("float32"), helper.create_variable("int64", stop_gradient=True)
+    inputs = {
+        "Ins": ins,
+        "Ins_tag": check_variable(ins_tag, "ins_tag", "filter_by_instag"),
+        "Filter_tag": check_variable(filter_tag, "filter_tag", "filter_by_instag"),
+    }
+    helper.append_op(inputs, {"Out": out, "LossWeight": weight, "IndexMap": places}, {"is_lod": bool(is_lod)})
+    return [out, weight]
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
