@@ -11,6 +11,7 @@
 #include "framework/attribute.h"
 #include "framework/errors.h"
 #include "framework/fluid_attributes.h"
+#include "framework/op_registry.h"
 #include "framework/op_role.h"
 #include "framework/operator.h"
 
@@ -32,6 +33,25 @@ void CheckSlots(const OpDesc& op, const std::vector<SlotInfo>& declared, VarName
     HR_ENFORCE(info.dispensable || slots->contains(info.name), InvalidArgument, direction, " slot '", info.name,
                "' of '", op.type, "' must be given");
   }
+}
+
+// Leaves out inputs that Fluid gives a gradient operator and that it has no use for here: the inputs and results of the
+// operator that it belongs to, and the gradients of these results.
+void DropUnusedOfForward(const OpInfo& info, OpDesc* op) {
+  constexpr std::string_view kSuffix = "_grad";
+  const std::string_view type = info.type;
+  const OpInfo* forward =
+      type.ends_with(kSuffix) ? OpRegistry::Find(type.substr(0, type.size() - kSuffix.size())) : nullptr;
+  if (forward == nullptr) {
+    return;
+  }
+  std::erase_if(op->inputs, [&](const auto& slot) {
+    const auto& name = slot.first;
+    const bool of_forward =
+        forward->FindInput(name) != nullptr || forward->FindOutput(name) != nullptr ||
+        std::ranges::any_of(forward->outputs, [&](const SlotInfo& out) { return GradVarName(out.name) == name; });
+    return of_forward && info.FindInput(name) == nullptr;
+  });
 }
 
 // The gradient of an input that is not there would have no shape.
@@ -138,6 +158,7 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
 }  // namespace
 
 void CheckAgainstDeclaration(const OpInfo& info, OpDesc* op) {
+  DropUnusedOfForward(info, op);
   CheckSlots(*op, info.inputs, &op->inputs, "input");
   CheckSlots(*op, info.outputs, &op->outputs, "output");
   CheckOverlaps(info, *op);

@@ -1,8 +1,10 @@
 // ProgramDesc ⇄ bytes and text, by Protocol Buffers.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "framework/framework.pb.h"
+#include "framework/op_info.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
 #include "framework/program_check.h"
@@ -295,6 +298,78 @@ OpDesc Read(const proto::OpDesc& in) {
   return op;
 }
 
+// Whether `names` are the gradients of `of`, under the names that append_backward gives them, in Fluid as here.
+bool AreGradientsOf(const std::vector<std::string>& names, const std::vector<std::string>& of) {
+  bool fit = names.size() == of.size();
+  for (size_t i = 0; fit && i < names.size(); ++i) {
+    const std::string gradient = GradVarName(of[i]);
+    fit = names[i] == gradient || names[i] == kEmptyVarName || names[i].starts_with(gradient + "@RENAME@");
+  }
+  return fit;
+}
+
+// Whether the variables of `gradient` are those of `op` and their gradients.
+bool IsGradientOf(const OpDesc& gradient, const OpDesc& op) {
+  constexpr std::string_view kSuffix = "@GRAD";
+  bool compared = false;
+  const auto fit = [&](const VarNameMap& slots) {
+    return std::ranges::all_of(slots, [&](const auto& slot) {
+      const bool is_gradient = slot.first.ends_with(kSuffix);
+      const std::string name = is_gradient ? slot.first.substr(0, slot.first.size() - kSuffix.size()) : slot.first;
+      for (const VarNameMap* of : {&op.inputs, &op.outputs}) {
+        if (const auto own = of->find(name); own != of->end()) {
+          compared = true;
+          return is_gradient ? AreGradientsOf(slot.second, own->second) : slot.second == own->second;
+        }
+      }
+      return true;
+    });
+  };
+  return fit(gradient.inputs) && fit(gradient.outputs) && compared;
+}
+
+// Fluid's gradient operators read a result of an operator in some places where ours read an input of it, or its dims.
+// What `op` lacks is taken from the operator in the block that it belongs to, unless it has been written again since.
+void CompleteGradient(const BlockDesc& block, OpDesc* op) {
+  constexpr std::string_view kSuffix = "_grad";
+  const OpInfo* info = OpRegistry::Find(op->type);
+  if (info == nullptr || !op->type.ends_with(kSuffix)) {
+    return;
+  }
+  const auto lacks = [&](const SlotInfo& slot) {
+    const auto given = op->inputs.find(slot.name);
+    return !slot.dispensable && (given == op->inputs.end() || given->second.empty());
+  };
+  if (std::ranges::none_of(info->inputs, lacks)) {
+    return;
+  }
+  const std::string type = op->type.substr(0, op->type.size() - kSuffix.size());
+  std::set<std::string_view> written;  // since `before`
+  for (auto it = block.ops().rbegin(); it != block.ops().rend(); ++it) {
+    const OpDesc& before = **it;
+    const bool found = before.type == type && IsGradientOf(*op, before);
+    const auto take = [&](const VarNameMap& slots) {
+      for (const SlotInfo& slot : info->inputs) {
+        const auto own = slots.find(slot.name);
+        if (lacks(slot) && own != slots.end() &&
+            std::ranges::none_of(own->second, [&](const auto& name) { return written.contains(name); })) {
+          op->inputs[slot.name] = own->second;
+        }
+      }
+    };
+    if (found) {
+      take(before.outputs);
+    }
+    for (const auto& [slot, names] : before.outputs) {
+      written.insert(names.begin(), names.end());
+    }
+    if (found) {
+      take(before.inputs);
+      return;
+    }
+  }
+}
+
 // What AppendOp checks, but a contradiction is the file's fault here. Shapes are not inferred again: the file has them.
 void CheckOp(const BlockDesc& block, OpDesc* op) {
   try {
@@ -390,6 +465,7 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
     for (const proto::OpDesc& message : in.blocks(i).ops()) {
       OpDesc op = Read(message);
       Upgrade(versions, &op);
+      CompleteGradient(block, &op);
       CheckOp(block, &op);
       block.ops_.push_back(std::make_unique<const OpDesc>(std::move(op)));
     }

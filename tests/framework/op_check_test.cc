@@ -54,6 +54,14 @@ TEST(OpCheck, UnknownSlotIsNamed) {
               testing::AllOf(HasSubstr("'Z'"), HasSubstr("operator 'test_scale'")));
 }
 
+TEST(OpCheck, GradientOperatorsLeaveOutWhatTheyHaveNoUseFor) {
+  OpDesc op{"test_exp_grad", {{"X", {"x"}}, {"Out", {"y"}}, {"Out@GRAD", {"dy"}}}, {{"X@GRAD", {"dx"}}}, {}};
+  OpRegistry::Check(op);
+  EXPECT_EQ(op.inputs, (VarNameMap{{"Out", {"y"}}, {"Out@GRAD", {"dy"}}}));
+  op.inputs["Z"] = {"z"};
+  EXPECT_THAT(MessageOf<NotFound>([&] { OpRegistry::Check(op); }), HasSubstr("'Z'"));
+}
+
 TEST(OpCheck, MissingSlotIsNamed) {
   OpDesc op{"test_mul", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
   EXPECT_THAT(MessageOf<InvalidArgument>([&] { OpRegistry::Check(op); }), HasSubstr("'Y'"));

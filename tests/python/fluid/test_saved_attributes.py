@@ -1,4 +1,6 @@
-"""Attributes that Fluid writes into every program, at the values that change nothing."""
+"""What Fluid writes into every program without need: attributes at the values that change nothing, and inputs of
+gradient operators.
+"""
 
 from __future__ import annotations
 
@@ -182,10 +184,11 @@ def with_saved_attributes(program: bytes, seen: set[str]) -> bytes:
         kept = [part for part in parts if part[0] != 4 or next(fields(part[2]))[2] not in names]  # type: ignore[arg-type]
         return b"".join(encode(*part) for part in kept) + attrs
 
-    def nested(message: bytes, field: int, change: Any) -> bytes:
-        return b"".join(encode(n, w, change(v) if n == field else v) for n, w, v in fields(message))
-
     return nested(program, 1, lambda block: nested(block, 4, of_op))
+
+
+def nested(message: bytes, field: int, change: Any) -> bytes:
+    return b"".join(encode(n, w, change(v) if n == field else v) for n, w, v in fields(message))
 
 
 def test_a_program_with_the_attributes_of_fluid_loads_and_runs(exe: fluid.Executor) -> None:
@@ -246,3 +249,92 @@ def test_scale_gives_the_size_of_images_that_is_known_at_run_time(exe: fluid.Exe
     np.testing.assert_array_equal(got, want)
     with pytest.raises(errors.InvalidArgument, match="scale"):
         resize(x, scale=0.1)
+
+
+def test_gradient_operators_leave_out_what_they_have_no_use_for() -> None:
+    """Fluid gives many of them all inputs and results of the operator."""
+    x = fluid.data("x", [None, 4, 2, 2])
+    x.stop_gradient = False
+    out, index = layers.transpose(layers.maxout(x, 2), [0, 2, 3, 1]), fluid.data("index", [2], "int32")
+    picked = layers.gather(layers.reshape(out, [-1, 2]), index)
+    fluid.backward.append_backward(layers.mean(picked))
+    block = fluid.default_main_program().global_block()
+    given = {
+        "maxout_grad": {"Out": "maxout_0.tmp_0"},
+        "transpose2_grad": {"XShape": next(op for op in block.ops if op.type == "transpose2").output("XShape")},
+        "reshape2_grad": {"X": out.name, "Out": out.name},
+        "gather_grad": {"Out": picked.name},
+    }
+    for op in [op for op in block.ops if op.type in given]:
+        more = given.pop(op.type)
+        inputs = {slot: op.input(slot) for slot in op.input_names}
+        assert not set(inputs) & set(more)
+        result = block.create_var(dtype="float32")
+        again = block.append_op(op.type, {**inputs, **more}, {"X@GRAD": result}, op.all_attrs())
+        assert {slot: again.input(slot) for slot in again.input_names} == inputs
+        with pytest.raises(errors.NotFound, match="no input slot 'Outs'"):
+            block.append_op(op.type, {**inputs, "Outs": out}, {"X@GRAD": block.create_var()}, op.all_attrs())
+    assert not given
+
+
+#: Gradient operators → the inputs that they have here and not in Fluid.
+LACKING = {
+    "elementwise_div_grad": {"X"},
+    "pad_grad": {"X"},
+    "selu_grad": {"X"},
+    "huber_loss_grad": {"X", "Y"},
+    "margin_rank_loss_grad": {"X1", "X2"},
+    "group_norm_grad": {"X", "Mean"},
+}
+
+
+def without_lacking_inputs(program: bytes, seen: set[str]) -> bytes:
+    """``program`` as Fluid saves it."""
+
+    def of_op(message: bytes) -> bytes:
+        parts = list(fields(message))
+        op_type = next(value.decode() for number, _, value in parts if number == 3 and isinstance(value, bytes))
+        lacking = {slot.encode() for slot in LACKING.get(op_type, ())}
+        seen.update([op_type] if lacking else [])
+        kept = [part for part in parts if part[0] != 1 or next(fields(part[2]))[2] not in lacking]  # type: ignore[arg-type]
+        return b"".join(encode(*part) for part in kept)
+
+    return nested(program, 1, lambda block: nested(block, 4, of_op))
+
+
+def build_training() -> Variable:
+    """Twice what has a gradient of LACKING: the gradients have to find the right one."""
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
+    for _ in range(2):
+        x = layers.selu(layers.fc(layers.elementwise_div(x, y), 4))
+        x = layers.slice(layers.pad(x, [0, 0, 1, 0]), [1], [0], [4])
+        x = layers.reshape(layers.group_norm(layers.reshape(x, [-1, 4, 1, 1]), 2), [-1, 4])
+    rank = layers.margin_rank_loss(layers.fill_constant_batch_size_like(x, [-1, 4], "float32", 1.0), x, y)
+    loss = layers.mean(layers.huber_loss(x, y, 0.5)) + layers.mean(rank)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
+def test_gradient_operators_find_the_inputs_that_fluid_does_not_give_them(exe: fluid.Executor) -> None:
+    loss, program = build_training(), fluid.default_main_program()
+    seen: set[str] = set()
+    loaded = fluid.Program.parse_from_string(without_lacking_inputs(program.desc.serialize_to_string(), seen))
+    assert seen == set(LACKING)
+    assert loaded.desc.serialize_to_string() == program.desc.serialize_to_string()
+    rng = np.random.default_rng(4)
+    given = {name: rng.uniform(0.5, 2, (3, 4)).astype(np.float32) for name in ("x", "y")}
+    exe.run(fluid.default_startup_program())
+    (first,) = exe.run(loaded, feed=given, fetch_list=[loss.name])
+    (second,) = exe.run(loaded, feed=given, fetch_list=[loss.name])
+    assert second < first
+
+
+def test_an_input_that_is_overwritten_is_not_taken_for_one_that_a_gradient_lacks() -> None:
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
+    x.stop_gradient = False
+    loss = layers.mean(layers.elementwise_div(x, y))
+    layers.assign(y, x)
+    fluid.backward.append_backward(loss)
+    saved = without_lacking_inputs(fluid.default_main_program().desc.serialize_to_string(), set())
+    with pytest.raises(errors.DataLoss, match="input slot 'X' of 'elementwise_div_grad' must be given"):
+        fluid.Program.parse_from_string(saved)
