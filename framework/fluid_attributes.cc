@@ -68,6 +68,7 @@ const NeutralAttrs& FluidAttrs() {
                                               {"overwrite", {{"gather"}, {}}},
                                               {"out_scale", {}},  // of activations, for other programs
                                               {"padding_algorithm", {{}, {"EXPLICIT"s}}},
+                                              {"padding_weights", {{"fc"}, {false}}},
                                               {"remote_prefetch", {{}, {false}}},
                                               {"scale_out", {{}, {1.0F}}},
                                               {"scale_x", {{}, {1.0F}}},
@@ -121,6 +122,17 @@ bool IsNeutralFluidAttr(std::string_view type, const std::string& name, const At
   HR_ENFORCE(!known, Unimplemented, "operator '", type, "' only has attribute '", name, "' as ", expected, ", got ",
              ToString(value));
   return false;
+}
+
+void DropNeutralFluidOutputs(OpDesc* op) {
+  if (op->type != "hierarchical_sigmoid") {
+    return;
+  }
+  const auto weight = op->inputs.find("W");
+  const auto result = op->outputs.find("W_Out");
+  if (weight != op->inputs.end() && result != op->outputs.end() && weight->second == result->second) {
+    op->outputs.erase(result);
+  }
 }
 
 }  // namespace headrace

@@ -160,6 +160,7 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
 void CheckAgainstDeclaration(const OpInfo& info, OpDesc* op) {
   DropUnusedOfForward(info, op);
   CheckSlots(*op, info.inputs, &op->inputs, "input");
+  DropNeutralFluidOutputs(op);
   CheckSlots(*op, info.outputs, &op->outputs, "output");
   CheckOverlaps(info, *op);
   CheckGradientSlots(info, *op);

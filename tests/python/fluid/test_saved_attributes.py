@@ -42,6 +42,7 @@ SAVED: dict[str, dict[str, Any]] = {
     "slice": {"infer_flags": [1], "decrease_axis": []},
     "gather": {"overwrite": True},
     "matmul": {"head_number": 1},
+    "fc": {"padding_weights": False},
     "lod_reset": {"append": False},
     "uniform_random": _UNIFORM,
     "uniform_random_batch_size_like": _UNIFORM,
@@ -83,6 +84,8 @@ def build() -> list[Variable]:
         layers.less_than(i, n, cond=more)
     shown = fluid.default_main_program().current_block().create_var(name="shown", dtype="float32")
     shown.block.append_op("print", {"In": loss}, {"Out": shown}, {"summarize": 0})
+    fused = shown.block.create_var(name="fused", dtype="float32")
+    shown.block.append_op("fc", {"Input": logits, "W": layers.create_parameter([5, 3], "float32")}, {"Out": fused})
     return [
         layers.cast(i, "float32"),
         layers.fill_constant_batch_size_like(images, [-1, 2], "float32", 3.0),
@@ -101,6 +104,7 @@ def build() -> list[Variable]:
         layers.nce(logits, label, 5, seed=1),
         layers.hsigmoid(logits, label, 5),
         layers.cast(layers.ctc_greedy_decoder(rows, 0), "float32"),
+        fused,
     ]
 
 
@@ -338,3 +342,15 @@ def test_an_input_that_is_overwritten_is_not_taken_for_one_that_a_gradient_lacks
     saved = without_lacking_inputs(fluid.default_main_program().desc.serialize_to_string(), set())
     with pytest.raises(errors.DataLoss, match="input slot 'X' of 'elementwise_div_grad' must be given"):
         fluid.Program.parse_from_string(saved)
+
+
+def test_the_weight_that_is_a_result_of_hsigmoid_in_fluid() -> None:
+    cost = layers.hsigmoid(fluid.data("x", [None, 4]), fluid.data("label", [None, 1], "int64"), 5)
+    block = fluid.default_main_program().global_block()
+    op = next(op for op in block.ops if op.type == "hierarchical_sigmoid")
+    inputs = {slot: op.input(slot) for slot in op.input_names}
+    outputs = {"Out": block.create_var(dtype="float32"), "PreOut": block.create_var(dtype="float32")}
+    again = block.append_op(op.type, inputs, {**outputs, "W_Out": inputs["W"]}, op.all_attrs())
+    assert sorted(again.output_names) == ["Out", "PreOut"]
+    with pytest.raises(errors.NotFound, match="no output slot 'W_Out'"):
+        block.append_op(op.type, inputs, {**outputs, "W_Out": cost}, op.all_attrs())
