@@ -30,6 +30,7 @@ from headrace.data._datasets.datasets import bulk_method
 from headrace.data._datasets.grain import SampledDataset, is_grain_sampler
 from headrace.data._datasets.iterable_datasets import is_iter_datapipe, is_iterable_dataset, is_read_once
 from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._samplers.sampler_state import SamplerState
 from headrace.data._samples.collation import (
     DefaultCollate,
     check_ragged_rule,
@@ -120,11 +121,14 @@ class LoaderConfig:
     always_persistent: bool = dataclasses.field(init=False)
     # The dataset that workers read: a Grain sampler gives the record at each position.
     source: Any = dataclasses.field(init=False)
+    # Of the sampler or batch sampler.
+    sampler_state: SamplerState = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._check_dataset()
         self._check_flags()
         self._check_order()
+        self._set("sampler_state", SamplerState(self.sampler if self.batch_sampler is None else self.batch_sampler))
         self._check_functions()
         self._check_workers()
         self._check_seed()

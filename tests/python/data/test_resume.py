@@ -106,6 +106,75 @@ def test_the_state_of_a_sampler_is_kept_between_epochs_and_within_one(taken: int
     assert [rows(batch)[0] for batch in resumed] == [9, 4, 6]
 
 
+class Untold(Counting):
+    """Has no state while it stands at the beginning of an epoch in which ``fails`` says so."""
+
+    fails: tuple[int, ...] = (0,)
+    at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for index in super().__iter__():
+            self.at += 1
+            yield index
+            self.at %= len(self)
+
+    def state_dict(self) -> dict[str, int]:
+        if self.at == 0 and self.epoch in self.fails:
+            raise LookupError(f"no state before epoch {self.epoch}")
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_sampler_that_cannot_tell_its_state_is_heard_of_once_that_matters(num_workers: int, batched: bool) -> None:
+    def make() -> DataLoader:
+        order = {"batch_sampler": Batches(sampler)} if batched else {"batch_size": 4, "sampler": sampler}
+        return DataLoader(Ints(11), num_workers=num_workers, seed=5, **order)
+
+    sampler: Any = Counting()
+    whole = make()
+    epochs = [[rows(batch) for batch in whole] for _ in range(4)]
+    for fails in (0, 1, 2):
+        sampler = Untold()
+        sampler.fails = (fails,)
+        loader = make()
+        for epoch in range(3):
+            for taken in range(4):
+                if taken == 0:
+                    batches = iter(loader)
+                else:
+                    assert rows(next(batches)) == epochs[epoch][taken - 1]
+                if epoch != fails or epoch == 0:  # before the first one nothing is lost
+                    state = json.loads(json.dumps(loader.state_dict()))
+                    sampler = Untold()
+                    sampler.fails = ()
+                    resumed = make()
+                    resumed.load_state_dict(state)
+                    assert [rows(batch) for batch in resumed] == epochs[epoch][taken:]
+                    assert [rows(batch) for batch in resumed] == epochs[epoch + 1]
+                else:
+                    with pytest.raises(
+                        (LookupError, errors.FailedPrecondition), match=f"before epoch {epoch}"
+                    ) as caught:
+                        loader.state_dict()
+                    assert LookupError in (caught.type, type(caught.value.__cause__))
+            assert list(batches) == []
+
+
+class Batches:
+    """Lists of four indices of a sampler, which it does not know."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = list(self.sampler)
+        return iter([indices[0:4], indices[4:8], indices[8:]])
+
+
 def test_the_state_is_small_whatever_the_dataset() -> None:
     loader = DataLoader(Ints(1 << 40), batch_size=1 << 10, shuffle=True, seed=1)
     next(iter(loader))

@@ -101,7 +101,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
     if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
         return "explicit", SeekingBatchPlan(batch_sampler)
     if batch_sampler is not None:
-        return "explicit", ReplayBatchPlan(batch_sampler, config.keeps_indices)
+        return "explicit", ReplayBatchPlan(batch_sampler, config.keeps_indices, config.sampler_state)
     if config.order == "grain":
         return "explicit", _grain_plan(config, seed)
     if sampler is None:
@@ -111,7 +111,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
         return "shuffled" if config.shuffle else "sequential", None
     if isinstance(sampler, SeekableSampler) and sampler.seekable:
         return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
-    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, config.keeps_indices)
+    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, config.keeps_indices, config.sampler_state)
 
 
 def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[str, Any]]:

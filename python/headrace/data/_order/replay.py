@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,71 +22,31 @@ from headrace.data._randomness.torch_generators import (
     SamplerDraws,
     encode_generator,
 )
-from headrace.data._samplers.protocols import SeekableSampler
-
-
-class _OwnState:
-    """The state that a sampler, or the one that it wraps, keeps of itself, if it has ``state_dict`` and
-    ``load_state_dict``, as torchdata's loader asks for them: iterating continues from a state that was loaded.
-
-    The state with which an epoch begins may say where the epoch before ended, or was left. Iterating then continues
-    there, and only the iteration after that is the epoch's: ``FIRST``, the checksum of its first index, tells.
-    """
-
-    KEY, FIRST = "sampler", "sampler_first"
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler: Any = None
-        for _ in range(8):  # a chain may be a circle
-            if isinstance(sampler, SeekableSampler):
-                break
-            if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
-                self._sampler = sampler
-                break
-            sampler = getattr(sampler, "sampler", None)
-
-    def now(self) -> dict[str, Any]:
-        """The state, in a dict; {}: there is none."""
-        if self._sampler is not None:
-            with contextlib.suppress(Exception):  # it may have none before it has started
-                return {self.KEY: copy.deepcopy(self._sampler.state_dict())}
-        return {}
-
-    def begin(self, restored: dict[str, Any]) -> dict[str, Any]:
-        """The state with which an epoch begins, in a dict: that in ``restored``, which is loaded, or that of now."""
-        if self.KEY not in restored:
-            return self.now()
-        self._sampler.load_state_dict(copy.deepcopy(restored[self.KEY]))
-        return {self.KEY: restored[self.KEY]}
-
-    def check(self, state: dict[str, Any]) -> None:
-        """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
-        if self.KEY in state and self._sampler is None:
-            raise ValueError(
-                "the state includes that of a sampler, but the sampler of this loader has no load_state_dict"
-            )
+from headrace.data._samplers.sampler_state import SamplerState
 
 
 class _Drawn:
     """The known part of an epoch of a replayed sampler.
 
     Attributes:
-        generators: the states of torch's generators with which it began, and that of the sampler itself.
+        generators: the states of torch's generators with which it began.
+        own: the state of the sampler itself with which it began, as :meth:`SamplerState.begin` gives it.
     """
 
     def __init__(self, first_batch: int) -> None:
         self._first = first_batch
         self._checksums = array.array("I")
         self.generators: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
 
     @property
     def begun(self) -> bool:
         """Whether anything was drawn."""
         return len(self._checksums) > 0
 
-    def begin(self, checksum: int, generators: dict[str, Any]) -> None:
+    def begin(self, checksum: int, generators: dict[str, Any], own: dict[str, Any]) -> None:
         """The indices before the first batch were drawn."""
-        self.generators = generators
+        self.generators, self.own = generators, own
         self._checksums = array.array("I", [checksum])
 
     @property
@@ -101,8 +59,10 @@ class _Drawn:
         self._checksums.append(index_checksum(indices, self._checksums[-1]))
 
     def state(self, batch: int) -> dict[str, Any]:
+        """Raises FailedPrecondition: the sampler did not tell its state when the epoch began."""
         known = 0 <= batch - self._first < len(self._checksums)
-        return {**self.generators, **({"drawn": self._checksums[batch - self._first]} if known else {})}
+        own = SamplerState.told(self.own)
+        return {**self.generators, **own, **({"drawn": self._checksums[batch - self._first]} if known else {})}
 
 
 class ReplayPlan(IndexPlan):
@@ -116,6 +76,7 @@ class ReplayPlan(IndexPlan):
         sampler: iterated over once per epoch.
         batch_size, drop_last, rank, world: as in :class:`SeekingPlan`.
         keeps: indices keep their type; otherwise all integers become ``int``.
+        own: the state of the sampler.
     """
 
     def __init__(
@@ -123,9 +84,10 @@ class ReplayPlan(IndexPlan):
         sampler: Iterable[Any],
         batch_size: int,
         drop_last: bool,
-        rank: int = 0,
-        world: int = 1,
-        keeps: bool = False,
+        rank: int,
+        world: int,
+        keeps: bool,
+        own: SamplerState,
     ) -> None:
         self._sampler = sampler
         self._keeps = keeps
@@ -133,7 +95,7 @@ class ReplayPlan(IndexPlan):
         self._drop_last = drop_last
         self._rank, self._world = rank, world
         self._draws = SamplerDraws(sampler)
-        self._own = _OwnState(sampler)
+        self._own = own
         self._restored: dict[str, Any] = {}
         self._replayed: dict[str, Any] = {}  # the restored plan of this epoch
         self._first = 0
@@ -171,9 +133,9 @@ class ReplayPlan(IndexPlan):
         return state
 
     def check(self, state: dict[str, Any]) -> None:
-        checksums = ("drawn", _OwnState.FIRST)
-        if not set(state) <= {*checksums, _OwnState.KEY, *SamplerDraws.KEYS}:
-            check_keys(state, *checksums, _OwnState.KEY, *SamplerDraws.KEYS)
+        checksums = ("drawn", SamplerState.FIRST)
+        if not set(state) <= {*checksums, SamplerState.KEY, *SamplerDraws.KEYS}:
+            check_keys(state, *checksums, SamplerState.KEY, *SamplerDraws.KEYS)
         for key in checksums:
             integer(f"{key} of the state", state.get(key, 0), 0, (1 << 32) - 1)
         self._draws.check(state)
@@ -226,6 +188,7 @@ class ReplayPlan(IndexPlan):
                 with self._draws.repeated(restored) as generators:
                     if not again:
                         own = self._own.begin(restored)
+                    self._own.has_begun = True
                     self._indices = iter(self._sampler)
                     drawn = list(next_items(self._indices, 1)) if own else []
                     first = index_checksum(self._checked(drawn), 0) if drawn else None
@@ -247,7 +210,7 @@ class ReplayPlan(IndexPlan):
             )
         if first is not None:
             own = {**own, self._own.FIRST: first}
-        self._known.begin(checksum, {**generators, **own})
+        self._known.begin(checksum, generators, own)
         self._begun = True
 
     def _pass_over(self, drawn: list[Any]) -> int:
@@ -285,8 +248,8 @@ class ReplayPlan(IndexPlan):
 class ReplayBatchPlan(ReplayPlan):
     """As :class:`ReplayPlan`, of anything that gives lists of indices."""
 
-    def __init__(self, batch_sampler: Iterable[Any], keeps: bool = False) -> None:
-        super().__init__(batch_sampler, 1, False, keeps=keeps)
+    def __init__(self, batch_sampler: Iterable[Any], keeps: bool, own: SamplerState) -> None:
+        super().__init__(batch_sampler, 1, False, 0, 1, keeps, own)
 
     def _checked(self, group: list[Any]) -> Indices:
         indices = group[0]

@@ -1,0 +1,97 @@
+"""The state that a sampler keeps of itself."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from headrace import errors
+from headrace.data._samplers.protocols import SeekableSampler
+
+
+class SamplerState:
+    """The state that a sampler, or the one that it wraps, keeps of itself, if it has ``state_dict`` and
+    ``load_state_dict``, as torchdata's loader asks for them: iterating continues from a state that was loaded.
+
+    A sampler may have no state before it is iterated over for the first time: nothing is lost then. If it cannot tell
+    its state later, a loader has none, rather than one that would repeat an epoch.
+
+    The state with which an epoch begins may say where the epoch before ended, or was left. Iterating then continues
+    there, and only the iteration after that is the epoch's: ``FIRST``, the checksum of its first index, tells.
+
+    Attributes:
+        has_begun: whether the sampler was iterated over.
+    """
+
+    KEY, FIRST = "sampler", "sampler_first"
+
+    def __init__(self, sampler: Any) -> None:
+        self.has_begun = False
+        self._outermost = sampler
+
+    @property
+    def _sampler(self) -> Any:
+        """The one that has a state; None if there is none. A program may replace one that is wrapped."""
+        sampler = self._outermost
+        for _ in range(8):  # a chain may be a circle
+            if isinstance(sampler, SeekableSampler):
+                break
+            if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+                return sampler
+            sampler = getattr(sampler, "sampler", None)
+        return None
+
+    def now(self) -> dict[str, Any]:
+        """The state, in a dict; {}: there is none. Raises what the sampler raises."""
+        sampler = self._sampler
+        if sampler is None:
+            return {}
+        try:
+            return {self.KEY: copy.deepcopy(sampler.state_dict())}
+        except Exception:
+            if self.has_begun:
+                raise
+            return {}
+
+    def begin(self, restored: dict[str, Any]) -> dict[str, Any]:
+        """The state with which an epoch begins, for :meth:`told`: that in ``restored``, which is loaded, or that of
+        now. Iterating does not need it: an exception of the sampler is kept.
+        """
+        if self.KEY in restored:
+            self._sampler.load_state_dict(copy.deepcopy(restored[self.KEY]))
+            return {self.KEY: restored[self.KEY]}
+        try:
+            return self.now()
+        except Exception as error:
+            return {self.KEY: _Untold(type(self._sampler).__name__, error)}
+
+    @classmethod
+    def told(cls, own: dict[str, Any]) -> dict[str, Any]:
+        """What :meth:`begin` has given, if that is a state. Raises FailedPrecondition unless it is."""
+        state = own.get(cls.KEY)
+        if isinstance(state, _Untold):
+            raise state.error()
+        return own
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
+        if self.KEY in state and self._sampler is None:
+            raise ValueError(
+                "the state includes that of a sampler, but the sampler of this loader has no load_state_dict"
+            )
+
+
+class _Untold:
+    """Takes the place of a state: the exception that the sampler has raised instead."""
+
+    def __init__(self, name: str, cause: Exception) -> None:
+        self._name = name
+        self._cause = cause.with_traceback(None)  # whose frames refer to the loader
+
+    def error(self) -> errors.FailedPrecondition:
+        error = errors.FailedPrecondition(
+            f"state_dict() of the sampler ({self._name}) failed when this epoch began, so the loader has no state "
+            f"within it: {type(self._cause).__name__}: {self._cause}"
+        )
+        error.__cause__ = self._cause
+        return error
