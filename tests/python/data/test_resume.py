@@ -153,11 +153,8 @@ def test_a_sampler_that_cannot_tell_its_state_is_heard_of_once_that_matters(num_
                     assert [rows(batch) for batch in resumed] == epochs[epoch][taken:]
                     assert [rows(batch) for batch in resumed] == epochs[epoch + 1]
                 else:
-                    with pytest.raises(
-                        (LookupError, errors.FailedPrecondition), match=f"before epoch {epoch}"
-                    ) as caught:
+                    with pytest.raises((LookupError, errors.FailedPrecondition), match=f"before epoch {epoch}"):
                         loader.state_dict()
-                    assert LookupError in (caught.type, type(caught.value.__cause__))
             assert list(batches) == []
 
 

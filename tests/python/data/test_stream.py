@@ -883,6 +883,44 @@ def test_epochs_that_are_given_up_begin_where_the_first_did_even_if_it_had_no_st
     assert lists(loader) == lists(loader) == [[i, i + 1] for i in range(0, 10, 2)]
 
 
+class Untold(Epochs):
+    """Has no state between epochs, though it has begun."""
+
+    def state_dict(self) -> dict[str, int]:
+        if self.at == 0:
+            raise LookupError("no state between epochs")
+        return super().state_dict()
+
+
+# Of workers that share a stream, those that have not come to its end would not know where to begin.
+@pytest.mark.parametrize(("num_workers", "sharding"), [(0, "engine"), (1, "engine"), (2, "dataset")])
+def test_a_stream_that_cannot_tell_its_state_between_epochs_is_heard_of(num_workers: int, sharding: str) -> None:
+    def make(dataset: type[Epochs] = Untold) -> DataLoader:
+        return DataLoader(dataset(8), 2, num_workers=num_workers, iterable_sharding=sharding, seed=1)
+
+    whole = make(Epochs)
+    epochs = [lists(whole) for _ in range(3)]
+    loader = make()
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())  # of one that nobody has read
+    assert lists(resumed) == epochs[0]
+    for epoch in range(2):
+        assert lists(loader) == epochs[epoch]
+        # Workers would have read ahead for an iterator that nobody reads, and could not go back.
+        for unread in (False, True) if num_workers == 0 else (False,):
+            kept = iter(loader) if unread else None
+            with pytest.raises(
+                errors.FailedPrecondition, match=r"Untold failed \(LookupError: no state between epochs"
+            ):
+                loader.state_dict()
+            del kept
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(2)] == epochs[2][:2]  # one of each stream
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert lists(resumed) == epochs[2][2:] == lists(batches)
+
+
 def pickled(loader: DataLoader) -> DataLoader:
     copied: DataLoader = pickle.loads(pickle.dumps(loader))
     return copied

@@ -29,6 +29,7 @@ from headrace.data._reports.stats import summarize
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.in_process_batches import HandOver
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
+from headrace.data._untold_state import UntoldState
 from headrace.data._workers.dataset_snapshot import Snapshot
 from headrace.data._workers.errors import KeptErrors, decode_error
 from headrace.data._workers.group import WorkerGroup
@@ -167,7 +168,9 @@ class Engine:
             if not position.streams and self._maker.reader is not None:
                 self._maker.reader.forget_start()
             return not position.streams
-        return self.workers.follow(stream_starts(position) if position.streams else None)
+        # Workers that have not told where a stream has ended go on there.
+        told = not any(isinstance(stream.state, UntoldState) for stream in position.streams)
+        return self.workers.follow(stream_starts(position) if position.streams and told else None)
 
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from headrace.data._randomness.torch_generators import draw_torch_seed
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.samplers import BatchSampler
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
+from headrace.data._untold_state import UntoldState
 from headrace.data._world import warn_of_shared_samples
 
 
@@ -55,13 +55,15 @@ class Epochs:
         self._refreshed = 0  # how often refresh() was called
         # Where an iterable dataset that no worker reads was before this loader read it; None: it has not yet.
         self._initial: tuple[StreamPosition, ...] | None = None
+        # Whether a batch of an iteration before the latest was requested.
+        self._was_read = False
         # Whether the latest engine could compare the dataset with that of its workers.
         self._comparable = True
 
     def __getstate__(self) -> dict[str, Any]:
         fresh = dict.fromkeys(("idle", "latest", "running", "_chosen_at"))
         position, resuming = self._continued()
-        return {**self.__dict__, **fresh, "next": position, "resuming": resuming}
+        return {**self.__dict__, **fresh, "next": position, "resuming": resuming, "_was_read": self._is_read}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -126,6 +128,7 @@ class Epochs:
         except BaseException:
             engine.close()
             raise
+        self._was_read = self._is_read
         self.latest = Progress(engine, position, resumed, begins)
         if config.read_once and feeds:
             self._only_reading.begin(self.latest)
@@ -216,6 +219,7 @@ class Epochs:
         self.seed = seed
         self.next = position
         self.resuming = True
+        self._was_read = self._is_read
         self.latest = None
 
     def succeed(self, other: Epochs) -> None:
@@ -223,7 +227,7 @@ class Epochs:
         if not self._config.seed_is_given:
             self.seed = other.seed
         self.next, self.resuming, self.latest = other.next, other.resuming, other.latest
-        self._initial = other._initial
+        self._initial, self._was_read = other._initial, other._was_read
         self._only_reading = other._only_reading
         self._chosen_at = other._chosen_at
         other.idle.close()
@@ -255,6 +259,11 @@ class Epochs:
         """Whether the latest iteration says where the loader is, rather than an epoch that was chosen since."""
         return self.latest is not None and self.latest.batch != self._chosen_at
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether a batch of any iteration was requested."""
+        return self._was_read or (self.latest is not None and not self.latest.untouched)
+
     def _continued(self) -> tuple[Position, bool]:
         """The position from which a copy continues, and whether it is within an epoch."""
         latest = self.latest
@@ -269,9 +278,10 @@ class Epochs:
         dataset = self._config.dataset
         if not self._config.iterable or self._config.num_workers > 0 or not has_state(dataset):
             return ()
-        state = None
-        with contextlib.suppress(Exception):  # it may have none before it has started
+        try:
             state = dataset.state_dict()
+        except Exception as error:
+            state = UntoldState(dataset, error) if self._is_read else None  # before it has started it may have none
         return (StreamPosition(0, state),)
 
     def _known_here(self) -> tuple[StreamPosition, ...]:

@@ -13,6 +13,7 @@ from headrace.data._samples.collation import default_collate
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.in_process_batches import HandOver
 from headrace.data._samples.rebuild import decode_tree
+from headrace.data._untold_state import known
 from headrace.data._workers.stream_reader import StreamStart, StreamTask
 from headrace.data._workers.task import WorkerTask
 
@@ -95,7 +96,7 @@ def stream_task(config: LoaderConfig, position: Position, initial: Any) -> Strea
 def stream_starts(position: Position) -> dict[int, StreamStart]:
     """Where streams start, by stream; those that are not mentioned are read up to there."""
     return {
-        number: StreamStart(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
+        number: StreamStart(position.epoch, stream.batches - stream.behind, known(stream.state), stream.ended)
         for number, stream in enumerate(position.streams)
-        if stream.ended or stream.state is not None
+        if stream.ended or known(stream.state) is not None
     }

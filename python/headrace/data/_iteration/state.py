@@ -16,6 +16,7 @@ from headrace.data._datasets.datasets import has_state
 from headrace.data._iteration.packed_state import pack, unpack
 from headrace.data._order.choose_order import batches_per_epoch, make_plan, order_name, order_workers
 from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._untold_state import told
 
 _VERSION = 2
 MAX_EPOCH = MAX_BATCH = (1 << 62) - 1
@@ -93,7 +94,11 @@ class Position:
 
 
 def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> dict[str, Any]:
-    """The state of a loader of ``config`` that stands at ``position``: it has the same keys always."""
+    """The state of a loader of ``config`` that stands at ``position``: it has the same keys always.
+
+    Raises:
+        FailedPrecondition: a stream has not told its state.
+    """
     details: dict[str, Any] = {}
     if position.plan:
         details["plan"] = dict(position.plan)
@@ -101,7 +106,7 @@ def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> 
         details["skip"] = list(position.skip)
     if position.streams:
         details["next_stream"] = position.next_stream
-        details["streams"] = [list(stream) for stream in position.streams]
+        details["streams"] = [list(stream._replace(state=told(stream.state))) for stream in position.streams]
     if not config.iterable and has_state(config.dataset):
         details["dataset"] = config.dataset.state_dict()
     values = (_VERSION, position.epoch, position.batch, *_identity(config).values(), seed)

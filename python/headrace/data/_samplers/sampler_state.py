@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from headrace import errors
 from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._untold_state import UntoldState, told
 
 
 class SamplerState:
@@ -63,15 +63,12 @@ class SamplerState:
         try:
             return self.now()
         except Exception as error:
-            return {self.KEY: _Untold(type(self._sampler).__name__, error)}
+            return {self.KEY: UntoldState(self._sampler, error)}
 
-    @classmethod
-    def told(cls, own: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def told(own: dict[str, Any]) -> dict[str, Any]:
         """What :meth:`begin` has given, if that is a state. Raises FailedPrecondition unless it is."""
-        state = own.get(cls.KEY)
-        if isinstance(state, _Untold):
-            raise state.error()
-        return own
+        return {name: told(state) for name, state in own.items()}
 
     def check(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
@@ -79,19 +76,3 @@ class SamplerState:
             raise ValueError(
                 "the state includes that of a sampler, but the sampler of this loader has no load_state_dict"
             )
-
-
-class _Untold:
-    """Takes the place of a state: the exception that the sampler has raised instead."""
-
-    def __init__(self, name: str, cause: Exception) -> None:
-        self._name = name
-        self._cause = cause.with_traceback(None)  # whose frames refer to the loader
-
-    def error(self) -> errors.FailedPrecondition:
-        error = errors.FailedPrecondition(
-            f"state_dict() of the sampler ({self._name}) failed when this epoch began, so the loader has no state "
-            f"within it: {type(self._cause).__name__}: {self._cause}"
-        )
-        error.__cause__ = self._cause
-        return error

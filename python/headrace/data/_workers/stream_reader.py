@@ -14,6 +14,7 @@ from headrace.data._datasets.capabilities import tell_epoch
 from headrace.data._datasets.datasets import has_state
 from headrace.data._datasets.iterable_datasets import is_read_once, read_twice
 from headrace.data._samples.pickling import dumps
+from headrace.data._untold_state import UntoldState
 
 # Several batches share the cost of a large state: for each _BYTES_PER_BATCH of it, one batch is sent without it, but at
 # most _MOST_BEHIND in a row.
@@ -165,7 +166,7 @@ class StreamReader:
         if self._ended:
             # For the epoch that follows, which is the dataset's affair, not the iterator's. After one that an error has
             # ended, it begins anew.
-            self._end_report = dumps((None if self._died else self._state_now(), True))
+            self._end_report = dumps((None if self._died else self._state_at_end(), True))
             self._end_epoch = self._epoch
             return self._end_report
         holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
@@ -247,6 +248,13 @@ class StreamReader:
             with contextlib.suppress(Exception):  # it may have none before it has started
                 return self._dataset.state_dict()
         return None
+
+    def _state_at_end(self) -> Any:
+        """The same, of one that was read: it has to have one, without which the next epoch would be the first."""
+        try:
+            return self._dataset.state_dict() if has_state(self._dataset) else None
+        except Exception as error:
+            return UntoldState(self._dataset, error)
 
     def _begin_after(self, state: Any) -> None:
         """Begins the epoch after the one that ended with ``state``: if an iteration that is resumed there is at its
