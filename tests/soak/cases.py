@@ -136,7 +136,7 @@ class Case:
         if self.kind == "graph":
             dataset = graphs.Graph(chance, self.length, self.nodes)
             return dataset, graphs.Collate(chance, dataset) if self.collate == "object" else None
-        collate = {"look": datasets.look, "gather": datasets.gather}.get(self.collate)
+        collate = {"look": datasets.look, "gather": datasets.gather, "refuse": datasets.refuse}.get(self.collate)
         made = datasets.make_map(self.kind, self.length, chance, self.size, self.seconds, frozenset(self.deadly))
         return made, collate
 
@@ -317,7 +317,7 @@ def draw(seed: int) -> Case:
         return chance.random() < probability
 
     stream = often(0.4)
-    maps = ["graph"] * 7 + ["objects"] * 3 + ["numbers"] * 3 + list(datasets.MAPS)
+    maps = ["graph"] * 7 + ["objects"] * 3 + ["numbers"] * 3 + ["refusing"] * 2 + list(datasets.MAPS)
     kind = chance.choice([*datasets.STREAMS, *datasets.ONGOING] if stream else maps)
     own = stream and kind in datasets.SIMPLE_STREAMS and often(0.4)
     workers: int | str = chance.choice([0, 1, 1, 2, 2, 3])
@@ -327,6 +327,7 @@ def draw(seed: int) -> Case:
     arguments: dict[str, Any] = {"batch_size": chance.choice([1, 2, 2, 3, 5, 8])}
     collate = {"objects": "look", "graph": "object" if often(0.4) else "default"}.get(kind, "default")
     collate = "gather" if kind in ("arrays", "ragged") and often(0.3) else collate
+    collate = "refuse" if kind.startswith("refusing") and often(0.5) else collate
     sampler = "" if stream or often(0.5) else chance.choice(list(_SAMPLERS))
     deadly: tuple[int, ...] = ()
     length = chance.choice([0, chance.randrange(8), chance.randrange(60), chance.randrange(60)])

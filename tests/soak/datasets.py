@@ -56,6 +56,37 @@ class Bulk(Numbers):
         return [self[index] for index in indices]
 
 
+class Refused(Exception):
+    """Instead of a sample or a batch."""
+
+
+class Refusing(Numbers):
+    """Raises at some indices, or has its ``collate_fn`` do so."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index * 5 % 17 < 3:
+            raise Refused(f"sample {index}, {self.scale}")
+        return super().__getitem__(index)
+
+
+class RefusingInBulk(Refusing):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def outcomes(batches: Any) -> Iterator[Any]:
+    """Batches, with what was raised in the places of those that were refused."""
+    iterator = iter(batches)
+    while True:
+        try:
+            outcome = next(iterator)
+        except StopIteration:
+            return
+        except Refused as refused:
+            outcome = refused
+        yield outcome
+
+
 class Filling(Numbers):
     """Writes samples to their place in the batch."""
 
@@ -131,6 +162,13 @@ def gather(samples: list[Any]) -> Any:
     """Arrays, and what is not an array."""
     arrays = [array for array, _ in samples]
     return {"all": np.concatenate(arrays), "indices": [index for _, index in samples], "first": arrays[0]}
+
+
+def refuse(samples: list[Any]) -> Any:
+    """Raises for some batches."""
+    if sum(map(int, samples)) % 3 == 1:
+        raise Refused(f"a batch of {samples}")
+    return np.asarray(samples)
 
 
 class Stream(IterableDataset[Any]):
@@ -263,7 +301,20 @@ STREAMS = (*SIMPLE_STREAMS, "mixture of streams", "packed stream", "chain")
 # Those whose state goes on from epoch to epoch.
 ONGOING = ("counting stream", "onward stream")
 MAPS = (
-    *("graph", "numbers", "bulk", "filling", "arrays", "ragged", "mixed", "objects", "draws", "columns"),
+    *(
+        "graph",
+        "numbers",
+        "refusing",
+        "refusing in bulk",
+        "bulk",
+        "filling",
+        "arrays",
+        "ragged",
+        "mixed",
+        "objects",
+        "draws",
+        "columns",
+    ),
     *("concatenated", "subset", "stacked", "mixture", "packed"),
 )
 
@@ -276,7 +327,14 @@ def make_map(kind: str, length: int, chance: random.Random, size: int, seconds: 
         return Objects(length, seconds)
     if kind == "columns":
         return TensorDataset(np.arange(length), np.arange(2.0 * length).reshape(length, 2))
-    simple = {"bulk": Bulk, "filling": Filling, "mixed": Mixed, "draws": Draws}.get(kind, Numbers)
+    simple = {
+        "refusing": Refusing,
+        "refusing in bulk": RefusingInBulk,
+        "bulk": Bulk,
+        "filling": Filling,
+        "mixed": Mixed,
+        "draws": Draws,
+    }.get(kind, Numbers)
     dataset = simple(length, deadly, seconds)
     other = chance.choice([Numbers, Bulk])(chance.randrange(1, 20))
     other.scale = -1

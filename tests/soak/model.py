@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from cases import Case
-from datasets import copy_scales
+from datasets import copy_scales, outcomes
 
 from headrace.data import DataLoader
 
@@ -215,7 +215,7 @@ class Model:
             arguments = self._in_grains_order(dataset, arguments)
         loader = DataLoader(dataset, **arguments)
         loader.set_epoch(epoch)
-        batches = list(loader)
+        batches = list(outcomes(loader))
         if self.case.deadly:
             batches = self._survivors(batches)
         return [describe(batch) for batch in batches]

@@ -22,7 +22,7 @@ from typing import Any
 import graphs
 import numpy as np
 from cases import Case, Event, Step
-from datasets import copy_scales, scaled_parts
+from datasets import Refused, copy_scales, outcomes, scaled_parts
 from model import Difference, Iteration, Model, Position, describe
 from torment import Storm, kill, pause_worker
 
@@ -253,7 +253,7 @@ class Trial:
             }[step.how]()
             # Where streams go on between epochs, a dataset itself says that no worker reads.
             shared = step.how == "copy" and self.case.is_stream and self._workers == 0 and not position.seen
-            for _ in zip(range(0 if shared else step.aside), before):
+            for _ in zip(range(0 if shared else step.aside), outcomes(before)):
                 pass
             self._workers = self._loader.num_workers
             self._dataset = self._loader.dataset
@@ -299,6 +299,8 @@ class Trial:
             except KeyboardInterrupt:
                 if not taken:
                     continue
+            except Refused as refused:
+                return refused
             return taken[0] if taken else _END_OF_EPOCH
 
     def _happen(self, event: Event, iterator: Any) -> None:

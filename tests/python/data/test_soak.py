@@ -21,4 +21,5 @@ def test_random_loaders_under_random_circumstances() -> None:
     assert result["wrong"] == [], done.stdout
     assert done.returncode == 0
     wanted = {"map-style", "iterable", "kill within", "interrupt within", "fork within", "order", "move json", "saved"}
+    wanted |= {"refusing"}
     assert wanted <= set(result["features"])
