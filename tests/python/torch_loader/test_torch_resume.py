@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
+import os
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -279,14 +282,15 @@ class Remembering:
     Args:
         size: of the batches that it gives; None: it gives indices.
         as_iterator: each epoch has an iterator of its own, which has counted the epoch when it is made.
+        count: of indices.
     """
 
-    def __init__(self, size: int | None = None, as_iterator: bool = False) -> None:
-        self.size, self.as_iterator = size, as_iterator
+    def __init__(self, size: int | None = None, as_iterator: bool = False, count: int = 24) -> None:
+        self.size, self.as_iterator, self.count = size, as_iterator, count
         self.epoch = self.at = 0
 
     def __len__(self) -> int:
-        return 24 if self.size is None else -(-24 // self.size)
+        return self.count if self.size is None else -(-self.count // self.size)
 
     def __iter__(self) -> Iterator[Any]:
         if self.as_iterator and self.at in (0, len(self)):
@@ -294,9 +298,9 @@ class Remembering:
         return self.rest()
 
     def rest(self) -> Iterator[Any]:
-        order: list[Any] = random.Random(self.epoch).sample(range(24), 24)
+        order: list[Any] = random.Random(self.epoch).sample(range(self.count), self.count)
         if self.size is not None:
-            order = [order[i : i + self.size] for i in range(0, 24, self.size)]
+            order = [order[i : i + self.size] for i in range(0, self.count, self.size)]
         while self.at < len(order):
             self.at += 1
             yield order[self.at - 1]
@@ -544,3 +548,145 @@ def test_an_epoch_of_a_distributed_sampler_that_was_not_set_is_an_error() -> Non
     sampler.set_epoch(1)
     resumed.load_state_dict(state)
     assert values(resumed) == rest
+
+
+class Parted(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Each worker has a part, of numbers that tell it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def part(self) -> list[int]:
+        worker = torch_data.get_worker_info()
+        number, parts = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return [1000 * number + at for at in range(number, self.length, parts)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.part())
+
+
+class PartedOnward(Parted):
+    """Says where it is, and in which of its epochs."""
+
+    at = epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        part = self.part()
+        while self.at < len(part):
+            self.at += 1
+            yield part[self.at - 1] + 100_000 * self.epoch
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+class PartedIterators(Parted):
+    """Has iterators that say where they are."""
+
+    class Each:
+        def __init__(self, part: list[int]) -> None:
+            self.part, self.at = part, 0
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> int:
+            if self.at == len(self.part):
+                raise StopIteration
+            self.at += 1
+            return self.part[self.at - 1]
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    def __iter__(self) -> Iterator[int]:
+        return self.Each(self.part())
+
+
+def torch_batches(sampler: Any) -> Callable[[int, int], dict[str, Any]]:
+    return lambda length, size: {"batch_sampler": torch_data.BatchSampler(sampler(length), size, False)}
+
+
+# By length and size of a batch: the arguments that decide on the order.
+ORDERS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "sequential": lambda length, size: {"batch_size": size},
+    "seed": lambda length, size: {"batch_size": size, "shuffle": True, "seed": 3},
+    "generator": lambda length, size: {"batch_size": size, "shuffle": True, "generator": generator()},
+    "random": lambda length, size: {
+        "batch_size": size,
+        "sampler": torch_data.RandomSampler(range(length), generator=generator()),
+    },
+    "replacement": lambda length, size: {
+        "batch_size": size,
+        "sampler": torch_data.RandomSampler(range(length), True, length + 3, generator=generator()),
+    },
+    "subset": lambda length, size: {
+        "batch_size": size,
+        "sampler": torch_data.SubsetRandomSampler(range(0, length, 2), generator=generator()),
+    },
+    "random batches": torch_batches(lambda length: torch_data.RandomSampler(range(length), generator=generator())),
+    "remembering": lambda length, size: {"batch_size": size, "sampler": Remembering(count=length)},
+    "remembering iterators": lambda length, size: {"batch_size": size, "sampler": Remembering(None, True, length)},
+    "remembering batches": lambda length, size: {"batch_sampler": Remembering(size, count=length)},
+    "remembering within": torch_batches(lambda length: Remembering(count=length)),
+}
+
+
+# HEADRACE_STATES=1000 tries so many programs. The plain twin of a loader is one that is never interrupted.
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HEADRACE_STATES", "6"))))
+def test_epochs_of_random_programs_that_resume_again_and_again(seed: int) -> None:
+    rng = random.Random(seed)
+    streams = [Parted, PartedOnward, PartedIterators]
+    kind: Any = rng.choice([*streams, *ORDERS, *ORDERS])
+    length, size, workers = rng.randrange(1, 40), rng.choice([1, 2, 3, 5]), rng.choice([0, 1, 3])
+    persistent, drop_last = rng.random() < 0.4, rng.random() < 0.3
+
+    def make(workers: int) -> DataLoader:
+        more: dict[str, Any] = {"num_workers": workers}
+        if workers:
+            more |= {"persistent_workers": persistent, "multiprocessing_context": "fork", "max_deaths_per_sample": 40}
+            more |= {"prefetch_factor": rng.randrange(2, 5)} if rng.random() < 0.4 else {}
+        more |= ORDERS[kind](length, size) if kind in ORDERS else {"batch_size": size}
+        more |= {"drop_last": True} if drop_last and "batch_sampler" not in more else {}
+        return DataLoader(Numbers(length) if kind in ORDERS else kind(length), **more)
+
+    # Persistent workers draw one number fewer; each worker has a part of a stream.
+    twin = make(min(workers, 1) if kind in ORDERS and persistent else 0 if kind in ORDERS else workers)
+    epochs = [values(twin) for _ in range(4)]
+    loader, batches = make(workers), None
+    epoch = at = 0
+    story: list[Any] = [kind]
+    while epoch < 4:
+        batches = iter(loader) if batches is None else batches
+        processes = [process for process in multiprocessing.active_children() if "headrace" in process.name]
+        if processes and rng.random() < 0.1:
+            rng.choice(processes).kill()
+            story.append("kill")
+        left = len(epochs[epoch]) - at
+        count = rng.choice([0, min(1, left), rng.randrange(left + 1), left, left])
+        assert values(itertools.islice(batches, count)) == epochs[epoch][at : at + count], story
+        story.append(f"{count} from batch {at} of epoch {epoch}")
+        at += count
+        if at == len(epochs[epoch]) and rng.random() < 0.7:
+            assert list(batches) == [], story
+            epoch, at, batches = epoch + 1, 0, None
+        if rng.random() < 0.5:
+            state = saved(loader) if rng.random() < 0.5 else pickle.loads(pickle.dumps(loader.state_dict()))
+            if kind in ORDERS and not persistent:
+                workers = rng.choice([0, 1, 3])
+            batches, loader = None, make(workers)
+            if rng.random() < 0.3:  # the new one may have read something else before
+                values(itertools.islice(loader, rng.randrange(4)))
+            loader.load_state_dict(state)
+            if rng.random() < 0.3:
+                assert saved(loader) == json.loads(json.dumps(state)), story
+            if rng.random() < 0.2:
+                iter(loader)  # nobody reads it
+            story.append(f"load, {workers} workers")
