@@ -307,7 +307,7 @@ def test_what_lies_within_objects_is_not_converted(way: dict[str, Any]) -> None:
     assert isinstance(batch["graph"].x, np.ndarray)
 
 
-@pytest.mark.parametrize("way", WAYS[1:], ids=str)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_result_that_contains_itself(way: dict[str, Any]) -> None:
     def endless() -> Any:
         batch: list[Any] = [np.arange(2)]
@@ -316,6 +316,35 @@ def test_a_result_that_contains_itself(way: dict[str, Any]) -> None:
 
     batch = only(endless, **way)
     assert batch[1] is batch
+    assert batch[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_arrays_of_the_program_in_a_result_that_contains_itself(way: dict[str, Any]) -> None:
+    own = np.arange(2)
+    within: dict[str, Any] = {"array": own, "value": "text", "again": [own]}
+    within["within"] = (within, [within])
+
+    batch = only(lambda: [within, within], **way)
+    assert batch[0] is batch[1] is batch[0]["within"][0] is batch[0]["within"][1][0]
+    assert batch[0]["array"] is batch[0]["again"][0]
+    assert list(batch[0]) == ["array", "value", "again", "within"]
+    batch[0]["array"][0] = 7
+    assert own.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_result_that_contains_itself_is_converted(way: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+
+    def endless() -> Any:
+        batch: list[Any] = [np.arange(2), "text"]
+        batch.append({"within": batch})
+        return batch
+
+    batch = only(endless, to="torch", **way)
+    assert batch[2]["within"] is batch
+    assert isinstance(batch[0], torch.Tensor)
     assert batch[0].tolist() == [0, 1]
 
 

@@ -4,10 +4,11 @@ unchanged.
 
 from __future__ import annotations
 
+import copy
 import operator
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class HandOver:
         to = self._to
         if to is None and "torch" in sys.modules:
             kinds: set[type] = set()
-            _add_kinds(batch, kinds)
+            _add_kinds(batch, kinds, {})
             to = "torch" if len(kinds) == 2 else None  # arrays beside tensors
         if to in ("torch", "numpy"):
             batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
@@ -152,16 +153,29 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
         return False
     if isinstance(value, np.ndarray):
         return not (alone and value.flags.writeable and _owns_memory(value))
+    if not alone:  # such as what contains itself
+        return _has_arrays(value, set())
     if kind is dict:
         return not _VALUES.issuperset(map(type, value.values())) and any(_is_shared(value, key, alone) for key in value)
     if kind is list or kind is tuple:
         return not _VALUES.issuperset(map(type, value)) and any(_is_shared(value, i, alone) for i in range(len(value)))
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
-        return not (alone and kind is sys.modules["torch"].Tensor and _owns_storage(value)) and leaves_slot_unchanged(
-            value
-        )
+        return not (kind is sys.modules["torch"].Tensor and _owns_storage(value)) and leaves_slot_unchanged(value)
     return parts_of(value) is not None
+
+
+def _has_arrays(value: Any, seen: set[int]) -> bool:
+    """Whether there may be an array or tensor in a value that others have, too."""
+    kind = type(value)
+    if kind in _VALUES or id(value) in seen:
+        return False
+    if isinstance(value, np.ndarray):
+        return True
+    if kind is dict or kind is list or kind is tuple:
+        seen.add(id(value))
+        return any(_has_arrays(part, seen) for part in (value.values() if kind is dict else value))
+    return leaves_slot_unchanged(value) if is_tensor(value) else parts_of(value) is not None
 
 
 def _owns_memory(array: Any) -> bool:
@@ -188,17 +202,18 @@ def _owns_storage(tensor: Any) -> bool:
     return use_count is not None and storage.resizable() and use_count(storage._cdata) == 2
 
 
-def _add_kinds(batch: Any, kinds: set[type]) -> None:
+def _add_kinds(batch: Any, kinds: set[type], seen: dict[int, Any]) -> None:
     """Adds torch.Tensor if there is a tensor in the batch, and np.ndarray if there is an array."""
     if isinstance(batch, np.ndarray):
         kinds.add(np.ndarray)
     elif is_tensor(batch):
         kinds.add(sys.modules["torch"].Tensor)
-    else:
+    elif id(batch) not in seen:
         parts = parts_of(batch)
         if parts is not None and not _VALUES.issuperset(map(type, parts)):
+            seen[id(batch)] = batch  # which keeps its id
             for part in parts:
-                _add_kinds(part, kinds)
+                _add_kinds(part, kinds, seen)
 
 
 def _as_tensor(value: Any) -> Any:
@@ -213,23 +228,67 @@ def _as_array(value: Any) -> Any:
     return array if convert is None else convert(array)
 
 
-def _converted(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any]] | None = None) -> Any:
+class _CircleError(Exception):
+    """A container is within itself."""
+
+
+_OPEN = object()
+
+
+def _converted(batch: Any, leaf: Callable[[Any], Any]) -> Any:
     """Applies ``leaf`` to each value in the containers, and rebuilds those in which that has changed one. What is there
     twice stays one.
+    """
+    done: dict[int, tuple[Any, Any]] = {}
+    try:
+        return _converted_part(batch, leaf, done)
+    except _CircleError:
+        return _converted_circle(batch, leaf)
+
+
+def _converted_part(batch: Any, leaf: Callable[[Any], Any], done: dict[int, tuple[Any, Any]]) -> Any:
+    """Does so with a part of a batch.
 
     Args:
-        done: what is in the batch, by its ``id``, and what became of it.
+        done: what is in the batch, by its ``id``, and what became of it; ``_OPEN``: its parts are in progress.
+
+    Raises:
+        _CircleError: it contains something that contains itself.
     """
-    done = {} if done is None else done
     if id(batch) not in done:
         parts = parts_of(batch)
         if parts is None:
             made = leaf(batch)
         else:
-            converted = [_converted(part, leaf, done) for part in parts]
+            done[id(batch)] = batch, _OPEN
+            converted = [_converted_part(part, leaf, done) for part in parts]
             made = batch if all(map(operator.is_, parts, converted)) else _rebuilt(batch, converted)
         done[id(batch)] = batch, made
-    return done[id(batch)][1]
+    made = done[id(batch)][1]
+    if made is _OPEN:
+        raise _CircleError
+    return made
+
+
+def _converted_circle(batch: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The same, of one that contains itself: all containers are copied if there is something to convert."""
+    made: dict[int, Any] = {}
+    values: list[Any] = []  # which keep their ids
+    left, seen = [batch], set()
+    while left:
+        value = left.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            parts = parts_of(value)
+            values.append(value)
+            if parts is None:
+                made[id(value)] = leaf(value)
+            else:
+                left += parts
+                made.update((id(key), key) for key in (value if isinstance(value, Mapping) else ()))
+    if all(made.get(id(value), value) is value for value in values):
+        return batch
+    return copy.deepcopy(batch, made)
 
 
 def _rebuilt(container: Any, parts: list[Any]) -> Any:
