@@ -23,7 +23,7 @@ from headrace.data._randomness.torch_generators import draw_torch_seed
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.samplers import BatchSampler
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
-from headrace.data._untold_state import UntoldState
+from headrace.data._untold_state import UntoldState, known
 from headrace.data._world import warn_of_shared_samples
 
 
@@ -114,7 +114,7 @@ class Epochs:
             seed = self.seed or 0
             # New workers must not draw the numbers that earlier ones drew.
             base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
-            initial = self._initial[0].state if self._initial else None
+            initial = known(self._initial[0].state) if self._initial else None
             try:
                 engine = Engine(config, seed, base_seed, position, self._refreshed, self._comparable, feeds, initial)
             except BaseException:
