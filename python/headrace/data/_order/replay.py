@@ -23,6 +23,7 @@ from headrace.data._randomness.torch_generators import (
     encode_generator,
 )
 from headrace.data._samplers.sampler_state import SamplerState
+from headrace.data._untold_state import known
 
 
 class _Drawn:
@@ -198,7 +199,8 @@ class ReplayPlan(IndexPlan):
                     checksum = self._pass_over(drawn)
                     break
         except BaseException:
-            if first is not None and self._own.KEY not in restored:  # or the sampler would go on after what is lost
+            if known(own.get(self._own.KEY)) is not None and first is not None and self._own.KEY not in restored:
+                # Or the sampler would go on after what is lost.
                 self._replayed = {**restored, **generators, **own, self._own.FIRST: first}
             raise
         if restored.get("drawn", checksum) != checksum or restored.get(self._own.FIRST, first) != first:
