@@ -106,6 +106,43 @@ def test_the_state_of_a_sampler_is_kept_between_epochs_and_within_one(taken: int
     assert [rows(batch)[0] for batch in resumed] == [9, 4, 6]
 
 
+class Remembering(Counting):
+    """Goes on where it was left, in the order of its epoch."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = [(index + self.epoch) % 11 for index in Foreign.__iter__(self)]
+        while self.at < 11:
+            self.at += 1
+            yield order[self.at - 1]
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_that_nobody_reads_costs_a_sampler_that_goes_on_nothing(num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Ints(11), 2, sampler=Remembering(), seed=5, num_workers=num_workers)
+
+    whole, loader = make(), make()
+    for _ in range(3):
+        epoch = [rows(batch) for batch in whole]
+        assert len(epoch) == 6
+        iter(loader)
+        resumed = make()
+        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        iter(loader)
+        iter(resumed)
+        assert [rows(batch) for batch in resumed] == epoch
+        assert [rows(batch) for batch in loader] == epoch
+
+
 class Untold(Counting):
     """Has no state while it stands at the beginning of an epoch in which ``fails`` says so."""
 

@@ -12,6 +12,7 @@ from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
 from headrace.data._order.index_plan import IndexPlan, Indices, States, as_integers
+from headrace.data._order.replay import ReplayPlan
 from headrace.data._samples.pickling import dumps
 
 
@@ -78,6 +79,10 @@ class IndexSupply:
         none.
         """
         return None if self._plan is None else self._plan.states()
+
+    def own_begin(self) -> dict[str, Any]:
+        """The sampler's own part of the state with which this epoch began; {}: none, or nothing was drawn."""
+        return self._plan.own_begin() if isinstance(self._plan, ReplayPlan) else {}
 
     def top_up(self) -> None:
         """Hands over the lists that the scheduler asks for. An error of the sampler ends the supply.

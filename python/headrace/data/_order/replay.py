@@ -117,6 +117,10 @@ class ReplayPlan(IndexPlan):
         """The part of a state between two epochs that is the sampler's own."""
         return self._own.now()
 
+    def own_begin(self) -> dict[str, Any]:
+        """The same part of the state with which this epoch has begun; {}: it has not, or the sampler has not told."""
+        return {name: state for name, state in self._known.own.items() if known(state) is not None}
+
     def start(self, epoch: int, batch: int) -> None:
         self._first, self._begun = batch, False
         self._replayed, self._restored = self._restored, {}
