@@ -119,7 +119,8 @@ class ReplayPlan(IndexPlan):
 
     def own_begin(self) -> dict[str, Any]:
         """The same part of the state with which this epoch has begun; {}: it has not, or the sampler has not told."""
-        return {name: state for name, state in self._known.own.items() if known(state) is not None}
+        own = self._known.own
+        return own if known(own.get(self._own.KEY)) is not None else {}
 
     def start(self, epoch: int, batch: int) -> None:
         self._first, self._begun = batch, False
