@@ -9,7 +9,7 @@
 namespace headrace::ops {
 namespace {
 
-struct ExpandAs : SequenceRowsOp {
+struct SequenceExpandAs : SequenceRowsOp {
   static constexpr const char* kOut = "Out";
   static SequenceRows Of(const ExecutionContext& ctx) {
     const LoDOffsets& lengths = CheckedLevel(ctx, "Y");
@@ -26,7 +26,7 @@ struct ExpandAs : SequenceRowsOp {
 };
 
 HEADRACE_REGISTER_OPS(sequence_expand_as) {
-  RegisterSequenceRows<ExpandAs>(
+  RegisterSequenceRows<SequenceExpandAs>(
       "sequence_expand_as", "Each row of X as often as the sequence of Y at its place is long.",
       "[number of sequences of Y, ...]", "[rows of Y, ...], with the deepest level of Y's LoD", NoAttrs,
       {{"Y", "any tensor with a LoD; only that is used"}});
