@@ -175,6 +175,8 @@ class Block:
         block = self.program.global_block()
         name = unique_name.generate("_param") if name is None else name
         exists = block.has_var(name)
+        if not isinstance(shape, Iterable):
+            raise errors.TypeMismatch(f"the shape of parameter '{name}' has to be a list or tuple, got {shape!r}")
         for d in shape:
             if d is not None and not isinstance(d, (int, np.integer)):
                 raise errors.TypeMismatch(

@@ -129,6 +129,8 @@ class DataFeeder:
         block = (default_main_program() if program is None else program).global_block()
         self.place = place
         self._columns = []
+        if not isinstance(feed_list, Iterable):
+            raise errors.TypeMismatch(f"feed_list has to be a list or tuple, got {feed_list!r}")
         for item in feed_list:
             variable = block.var(item) if isinstance(item, str) else item
             if not isinstance(variable, Variable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -69,7 +69,7 @@ def check_variable(value: Any, what: str, layer: str) -> Variable:
 
 def check_variables(value: Any, what: str, layer: str) -> list[Variable]:
     """A Variable, or a list of Variables, as a list."""
-    if not isinstance(value, (Variable, list, tuple)):
+    if not isinstance(value, (Variable, Iterable)) or isinstance(value, str):
         raise errors.TypeMismatch(
             f"layers.{layer}: {what} has to be a Variable or a list of Variables, got {type(value).__name__}"
         )
@@ -77,15 +77,31 @@ def check_variables(value: Any, what: str, layer: str) -> list[Variable]:
 
 
 def check_shape(value: Any, what: str, layer: str) -> list[int]:
-    """``value``, which has to be a list or tuple of integers, as a list."""
-    if not isinstance(value, (list, tuple, np.ndarray)):
+    """``value``, which has to be a list or tuple of integers, or an iterator, as a list."""
+    if not isinstance(value, (list, tuple, range, np.ndarray, Iterator)):
         raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a list or tuple of integers, got {value!r}")
+    value = list(value)
     for extent in value:
         if not isinstance(extent, (int, np.integer)) or isinstance(extent, bool):
             raise errors.TypeMismatch(
                 f"layers.{layer}: {what} has to consist of integers, got {extent!r} in {list(value)}"
             )
     return [int(extent) for extent in value]
+
+
+def check_list(value: Any, what: str, layer: str) -> list[Any]:
+    """``value``, which has to be a list, a tuple or another iterable, as a list."""
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a list or tuple, got {value!r:.80}")
+    return list(value)
+
+
+def check_number(value: Any, what: str, layer: str) -> float:
+    """``value``, which has to be a number, as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a number, got {value!r}") from None
 
 
 def ints_argument(

@@ -11,7 +11,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable
 from headrace.fluid.layers import reductions
 from headrace.fluid.layers.loss import softmax_with_cross_entropy
 from headrace.fluid.layers.rearrange import one_hot
@@ -22,7 +22,8 @@ __all__ = ["center_loss", "hsigmoid", "nce", "sampled_softmax_with_cross_entropy
 
 
 def _width(input: Variable, layer: str) -> int:
-    width = check_variable(input, "input", layer).shape[1] if len(input.shape) == 2 else -1
+    input = check_variable(input, "input", layer)
+    width = input.shape[1] if len(input.shape) == 2 else -1
     if width <= 0:
         raise errors.InvalidArgument(
             f"layers.{layer}: '{input.name}' must be [N, D] with a known D, got {list(input.shape)}"
@@ -223,7 +224,7 @@ def hsigmoid(
     """
     if is_custom and (path_table is None or path_code is None):
         raise errors.InvalidArgument("layers.hsigmoid: a tree of one's own (is_custom) needs path_table and path_code")
-    if not is_custom and num_classes < 2:
+    if not is_custom and check_number(num_classes, "num_classes", "hsigmoid") < 2:
         raise errors.InvalidArgument(f"layers.hsigmoid: num_classes must be 2 or more, got {num_classes}")
     helper = LayerHelper("hierarchical_sigmoid", name)
     nodes = num_classes if is_custom else num_classes - 1

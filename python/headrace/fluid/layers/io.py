@@ -14,7 +14,7 @@ from headrace.fluid._names import free_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_list, check_variable
 from headrace.fluid.reader_variable import ReaderVariable
 
 __all__ = [
@@ -115,6 +115,7 @@ def create_py_reader_by_data(
     capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
 ) -> ReaderVariable:
     """A py_reader with the shapes, dtypes, LoD levels and names of the variables in ``feed_list``."""
+    feed_list = check_list(feed_list, "feed_list", "create_py_reader_by_data")
     for item in feed_list:
         if not isinstance(item, Variable):
             raise errors.TypeMismatch(f"feed_list takes Variables, got {type(item).__name__}")
@@ -157,6 +158,7 @@ def _py_reader(
 ) -> ReaderVariable:
     if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity <= 0:
         raise errors.InvalidArgument(f"the capacity of a py_reader is a positive number of batches, got {capacity!r}")
+    shapes, dtypes = check_list(shapes, "shapes", "py_reader"), check_list(dtypes, "dtypes", "py_reader")
     if lod_levels is None:
         lod_levels = [0] * len(shapes)
     if not shapes or not len(shapes) == len(dtypes) == len(lod_levels):
@@ -255,6 +257,7 @@ def random_data_generator(
     """A reader of float32 tensors of random numbers from [low, high), without end. They follow from the ``random_seed``
     of the startup program. ``for_parallel`` makes no difference.
     """
+    shapes = check_list(shapes, "shapes", "random_data_generator")
     if lod_levels is not None and (len(lod_levels) != len(shapes) or any(level != 0 for level in lod_levels)):
         raise errors.Unimplemented("layers.random_data_generator: the tensors have no LoD")
     specs = [([int(d) for d in shape], int(VarType.FP32), 0) for shape in shapes]
@@ -307,7 +310,7 @@ def open_files(
         buffer_size: batches that are read ahead; None: three for each thread.
         is_test: one thread reads the files in their order, so that every pass is the same.
     """
-    filenames = [filenames] if isinstance(filenames, str) else list(filenames)
+    filenames = [filenames] if isinstance(filenames, str) else check_list(filenames, "filenames", "open_files")
     if thread_num is None:
         thread_num = max(min(len(filenames), 4), 1)
     attrs = {
@@ -327,6 +330,8 @@ def _file_reader(
     dtypes: Sequence[Any],
     pass_num: int,
 ) -> ReaderVariable:
+    shapes, dtypes = check_list(shapes, "shapes", op_type), check_list(dtypes, "dtypes", op_type)
+    lod_levels = check_list(lod_levels, "lod_levels", op_type)
     if not len(shapes) == len(dtypes) == len(lod_levels):
         raise errors.InvalidArgument(
             f"layers.{op_type}: a dtype and a LoD level are needed for each shape, "

@@ -17,7 +17,7 @@ from typing import Union
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable, default_main_program, default_startup_program
-from headrace.fluid.layer_helper import create_initialized_var
+from headrace.fluid.layer_helper import check_list, create_initialized_var
 from headrace.fluid.layers import control_flow, elementwise, nn, ops, tensor
 
 __all__ = [
@@ -146,6 +146,8 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
         boundaries: ascending.
         values: one more.
     """
+    boundaries = check_list(boundaries, "boundaries", "piecewise_decay")
+    values = check_list(values, "values", "piecewise_decay")
     if len(values) != len(boundaries) + 1:
         raise errors.InvalidArgument(
             f"layers.piecewise_decay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, got {len(values)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.fluid import unique_name
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_number, check_variable
 from headrace.fluid.layers import nn, ops, reductions
 from headrace.fluid.layers.control_flow import equal
 from headrace.fluid.layers.rearrange import expand, one_hot
@@ -161,7 +161,7 @@ def modified_huber_loss(input: Variable, label: Variable, name: str | None = Non
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """With r = label - input: r² / 2 where |r| ≤ delta, else delta · (|r| - delta / 2)."""
-    inputs, attrs = {"X": input, "Y": label}, {"delta": float(delta)}
+    inputs, attrs = {"X": input, "Y": label}, {"delta": check_number(delta, "delta", "huber_loss")}
     return append_layer("huber_loss", inputs, attrs, intermediate="Residual", intermediate_first=True)
 
 

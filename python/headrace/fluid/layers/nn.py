@@ -17,6 +17,7 @@ from headrace.fluid.layer_helper import (
     LayerHelper,
     append_layer,
     as_integers,
+    check_number,
     check_shape,
     check_variable,
     check_variables,
@@ -135,7 +136,8 @@ def add_position_encoding(input: Variable, alpha: float, beta: float, name: str 
     Args:
         input: [sequences, length, width], or [rows, width] with a LoD of one level; the width is even.
     """
-    attrs = {"alpha": float(alpha), "beta": float(beta)}
+    layer = "add_position_encoding"
+    attrs = {"alpha": check_number(alpha, "alpha", layer), "beta": check_number(beta, "beta", layer)}
     return append_layer("add_position_encoding", {"X": input}, attrs, name, exact_name=True)
 
 
@@ -170,7 +172,7 @@ def dropout(
     out = helper.create_variable(x.dtype)
     mask = helper.create_variable("uint8", stop_gradient=True)
     attrs = {
-        "dropout_prob": float(dropout_prob),
+        "dropout_prob": check_number(dropout_prob, "dropout_prob", "dropout"),
         "is_test": is_test,
         "seed": seed,
         "dropout_implementation": dropout_implementation,
@@ -289,12 +291,14 @@ def cumsum(
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
     """x, not less than ``min`` and not more than ``max``, element by element."""
-    return append_layer("clip", {"X": x}, {"min": float(min), "max": float(max)}, name, exact_name=True)
+    attrs = {"min": check_number(min, "min", "clip"), "max": check_number(max, "max", "clip")}
+    return append_layer("clip", {"X": x}, attrs, name, exact_name=True)
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
     """x, scaled down so that its Euclidean norm is ``max_norm`` if it is greater."""
-    return append_layer("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name, exact_name=True)
+    attrs = {"max_norm": check_number(max_norm, "max_norm", "clip_by_norm")}
+    return append_layer("clip_by_norm", {"X": x}, attrs, name, exact_name=True)
 
 
 def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:

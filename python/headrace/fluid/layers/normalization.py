@@ -52,7 +52,8 @@ def batch_norm(
         in_place: Fluid's; it makes no difference.
     """
     axis = -1 if data_layout == "NHWC" else 1
-    channels = check_variable(input, "input", "batch_norm").shape[axis] if len(input.shape) > 1 else -1
+    input = check_variable(input, "input", "batch_norm")
+    channels = input.shape[axis] if len(input.shape) > 1 else -1
     if channels <= 0:
         raise errors.InvalidArgument(
             f"layers.batch_norm: '{input.name}' must have a known number of channels (dimension {axis}), "
@@ -115,7 +116,8 @@ def data_norm(
         in_place, use_mkldnn, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var: Fluid's; they
             have no effect.
     """
-    width = check_variable(input, "input", "data_norm").shape[1] if len(input.shape) == 2 else -1
+    input = check_variable(input, "input", "data_norm")
+    width = input.shape[1] if len(input.shape) == 2 else -1
     if width <= 0:
         raise errors.InvalidArgument(
             f"layers.data_norm: '{input.name}' must be [N, C] with a known C, got {list(input.shape)}"
@@ -194,7 +196,8 @@ def group_norm(
     if data_layout not in ("NCHW", "NHWC"):
         raise errors.InvalidArgument(f"layers.group_norm: data_layout has to be 'NCHW' or 'NHWC', got {data_layout!r}")
     axis, dims = (-1, "[N, ..., C]") if data_layout == "NHWC" else (1, "[N, C, ...]")
-    channels = check_variable(input, "input", "group_norm").shape[axis] if len(input.shape) > 1 else -1
+    input = check_variable(input, "input", "group_norm")
+    channels = input.shape[axis] if len(input.shape) > 1 else -1
     if channels <= 0:
         raise errors.InvalidArgument(
             f"layers.group_norm: '{input.name}' must be {dims} with a known C, got {list(input.shape)}"
@@ -224,7 +227,8 @@ def instance_norm(
     name: str | None = None,
 ) -> Variable:
     """Normalises each channel of each image of [N, C, ...], then scales and shifts it (Ulyanov et al., 2016)."""
-    channels = check_variable(input, "input", "instance_norm").shape[1] if len(input.shape) > 1 else -1
+    input = check_variable(input, "input", "instance_norm")
+    channels = input.shape[1] if len(input.shape) > 1 else -1
     if channels <= 0:
         raise errors.InvalidArgument(
             f"layers.instance_norm: '{input.name}' must be [N, C, ...] with a known C, got {list(input.shape)}"

@@ -45,6 +45,8 @@ def py_func(
         InvalidArgument: a variable of ``out`` has no shape, or one to be skipped is neither in ``x`` nor in ``out``;
             when the program runs: a result is missing or has another shape than its variable.
     """
+    if not callable(func):
+        raise errors.TypeMismatch(f"layers.py_func: func has to be a function, got {func!r}")
     inputs, outputs, skipped = (
         _variables(x, "x"),
         _variables(out, "out"),

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable, check_variables
 from headrace.fluid.layers.detection import append_without_gradient, as_floats
 from headrace.fluid.layers.rearrange import gather
 from headrace.fluid.layers.tensor import reshape
@@ -373,7 +373,13 @@ def retinanet_detection_output(
     Returns:
         [objects, 6], with a LoD: class, score and box in pixels of the original, best first.
     """
-    inputs = {"Scores": list(scores), "BBoxes": list(bboxes), "Anchors": list(anchors), "ImInfo": im_info}
+    layer = "retinanet_detection_output"
+    inputs = {
+        "Scores": check_variables(scores, "scores", layer),
+        "BBoxes": check_variables(bboxes, "bboxes", layer),
+        "Anchors": check_variables(anchors, "anchors", layer),
+        "ImInfo": im_info,
+    }
     attrs = {
         "score_threshold": float(score_threshold),
         "nms_top_k": int(nms_top_k),
@@ -433,9 +439,12 @@ def collect_fpn_proposals(
     Returns:
         [R, 4], with a LoD: those of each image, best first.
     """
-    count = max_level - min_level + 1
-    inputs = {"MultiLevelRois": list(multi_rois[:count]), "MultiLevelScores": list(multi_scores[:count])}
-    dtype = check_variable(multi_rois[0], "multi_rois", "collect_fpn_proposals").dtype
+    layer = "collect_fpn_proposals"
+    rois = check_variables(multi_rois, "multi_rois", layer)
+    scores = check_variables(multi_scores, "multi_scores", layer)
+    count = int(check_number(max_level, "max_level", layer) - check_number(min_level, "min_level", layer)) + 1
+    inputs = {"MultiLevelRois": rois[:count], "MultiLevelScores": scores[:count]}
+    dtype = check_variable(rois[:1], "multi_rois", layer).dtype
     attrs = {"post_nms_topN": int(post_nms_top_n)}
     return append_without_gradient("collect_fpn_proposals", inputs, {"FpnRois": dtype}, attrs, name)[0]
 

@@ -15,6 +15,7 @@ from headrace.fluid.layer_helper import (
     as_integers,
     check_shape,
     check_variable,
+    check_variables,
     declare_known,
     ints_argument,
 )
@@ -67,7 +68,7 @@ def strided_slice(input: Variable, axes: Sequence[int], starts: Ints, ends: Ints
 
 def _slice(op_type: str, input: Variable, axes: Sequence[int], ints: dict[str, Ints]) -> Variable:
     inputs: dict[str, Any] = {"Input": input}
-    attrs: dict[str, Any] = {"axes": list(axes)}
+    attrs: dict[str, Any] = {"axes": check_shape(axes, "axes", op_type)}
     flags = [1] * len(attrs["axes"])
     for what, places in ints.items():
         slot = f"{what.capitalize()}Tensor"
@@ -127,7 +128,11 @@ def crop_tensor(
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
     """The elements in the reverse order along the dimensions ``axis``."""
-    return append_layer("reverse", {"X": x}, {"axis": [axis] if isinstance(axis, int) else list(axis)})
+    return append_layer(
+        "reverse",
+        {"X": x},
+        {"axis": [axis] if isinstance(axis, int) else check_shape(axis, "axis", "reverse")},
+    )
 
 
 def expand(x: Variable, expand_times: Ints, name: str | None = None) -> Variable:
@@ -150,7 +155,9 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
     """x with more elements around it: for each dimension, how many before and how many after."""
-    return append_layer("pad", {"X": x}, {"paddings": list(paddings), "pad_value": float(pad_value)}, name)
+    return append_layer(
+        "pad", {"X": x}, {"paddings": check_shape(paddings, "paddings", "pad"), "pad_value": float(pad_value)}, name
+    )
 
 
 def pad2d(
@@ -217,7 +224,7 @@ def scatter(
 
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
     """Row r is row r of the variable of ``inputs`` whose number is in row r of ``index``, int32 [rows, 1]."""
-    items = [check_variable(item, "inputs", "multiplex") for item in inputs]
+    items = check_variables(inputs, "inputs", "multiplex")
     if len(items) < 2:
         raise errors.InvalidArgument(f"layers.multiplex: at least 2 inputs are needed to choose from, got {len(items)}")
     helper = LayerHelper("multiplex")
@@ -251,7 +258,7 @@ def _one_hot(op_type: str, input: Variable, depth: int | Variable, allow_out_of_
 
 def stack(x: Variable | Sequence[Variable], axis: int = 0) -> Variable:
     """Variables of one shape as slices of one that has a dimension more, ``axis``."""
-    items = [check_variable(item, "x", "stack") for item in ([x] if isinstance(x, Variable) else x)]
+    items = check_variables(x, "x", "stack")
     if not items:
         raise errors.InvalidArgument("layers.stack: there is nothing to stack")
     helper = LayerHelper("stack")
@@ -262,7 +269,8 @@ def stack(x: Variable | Sequence[Variable], axis: int = 0) -> Variable:
 
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
     """The slices of ``x`` along ``axis``; ``num`` says how many, if that is not known."""
-    extent = check_variable(x, "x", "unstack").shape[axis] if -len(x.shape) <= axis < len(x.shape) else -1
+    x = check_variable(x, "x", "unstack")
+    extent = x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else -1
     count = extent if num is None else num
     if count <= 0:
         raise errors.InvalidArgument(f"layers.unstack: dimension {axis} of '{x.name}' has to be known, or num given")

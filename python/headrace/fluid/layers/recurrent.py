@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable
 from headrace.fluid.layers.nn import fc
 from headrace.fluid.layers.tensor import concat
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -21,7 +21,7 @@ _ACTIVATIONS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
 
 def _parts(layer: str, size: int, parts: int) -> int:
-    if size <= 0 or size % parts != 0:
+    if check_number(size, "size", layer) <= 0 or size % parts != 0:
         raise errors.InvalidArgument(f"layers.{layer}: size must be {parts} times the width of the state, got {size}")
     return size // parts
 
@@ -266,7 +266,8 @@ def lstm_unit(
     Returns:
         (output, state), [rows, D] each.
     """
-    width = check_variable(cell_t_prev, "cell_t_prev", "lstm_unit").shape[-1] if cell_t_prev.shape else -1
+    cell_t_prev = check_variable(cell_t_prev, "cell_t_prev", "lstm_unit")
+    width = cell_t_prev.shape[-1] if cell_t_prev.shape else -1
     if width <= 0:
         raise errors.InvalidArgument(
             f"layers.lstm_unit: '{cell_t_prev.name}' must be [rows, D] with a known D, got {list(cell_t_prev.shape)}"

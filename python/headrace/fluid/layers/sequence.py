@@ -8,7 +8,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_variable, check_variables
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.tensor import squeeze
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -53,6 +53,8 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
         is_test: Fluid's; it makes no difference.
         pad_value: the result for a sequence without rows.
     """
+    if not isinstance(pool_type, str):
+        raise errors.TypeMismatch(f"layers.sequence_pool: pool_type has to be a string, got {pool_type!r}")
     helper = LayerHelper("sequence_pool")
     out = helper.create_variable(check_variable(input, "input", "sequence_pool").dtype)
     outputs = {"Out": out}
@@ -128,7 +130,7 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
     """Sequence s of the result is sequence s of each variable, one behind the other."""
-    items = [check_variable(item, "input", "sequence_concat") for item in input]
+    items = check_variables(input, "input", "sequence_concat")
     if not items:
         raise errors.InvalidArgument("layers.sequence_concat: there is nothing to put together")
     helper = LayerHelper("sequence_concat", name)
@@ -199,7 +201,8 @@ def row_conv(
     Args:
         input: [rows, D] with LoD, or [sequences, rows of each, D] without.
     """
-    width = check_variable(input, "input", "row_conv").shape[-1] if len(input.shape) in (2, 3) else -1
+    input = check_variable(input, "input", "row_conv")
+    width = input.shape[-1] if len(input.shape) in (2, 3) else -1
     if width <= 0:
         raise errors.InvalidArgument(
             f"layers.row_conv: '{input.name}' must be [rows, D] or [sequences, rows, D] with a known D, "
@@ -332,7 +335,8 @@ def sequence_conv(
         padding: Fluid's; has no effect.
         padding_start: where the rows begin, from the row that they are around; None: half of ``filter_size`` before it.
     """
-    width = check_variable(input, "input", "sequence_conv").shape[1] if len(input.shape) == 2 else -1
+    input = check_variable(input, "input", "sequence_conv")
+    width = input.shape[1] if len(input.shape) == 2 else -1
     if width <= 0:
         raise errors.InvalidArgument(
             f"layers.sequence_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
@@ -360,7 +364,8 @@ def linear_chain_crf(
     Returns:
         [number of sequences, 1].
     """
-    count = check_variable(input, "input", "linear_chain_crf").shape[-1] if input.shape else -1
+    input = check_variable(input, "input", "linear_chain_crf")
+    count = input.shape[-1] if input.shape else -1
     if count <= 0:
         raise errors.InvalidArgument(
             f"layers.linear_chain_crf: '{input.name}' must be [rows, K] with a known K, or [N, rows, K] with length, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ def create_global_var(
         persistable: whether ``fluid.io`` saves it; checkpoints and inference models have it in any case.
         force_cpu: Fluid's; makes no difference.
     """
+    shape = check_shape(shape, "shape", "create_global_var")
     variable = LayerHelper("global_var", name).create_global_variable(name, shape, dtype, Constant(value))
     if not persistable:
         variable._keep_unsaved()
@@ -395,7 +396,9 @@ def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
 
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
     """The dimensions in another order: dimension i of the output is dimension ``perm[i]`` of ``x``."""
-    return _with_shape(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
+    return _with_shape(
+        LayerHelper("transpose", name), "transpose2", x, {"axis": check_shape(perm, "perm", "transpose")}
+    )
 
 
 def split(
@@ -406,6 +409,10 @@ def split(
     """
     helper = LayerHelper("split", name)
     equal = isinstance(num_or_sections, int)
+    if not equal and not isinstance(num_or_sections, Iterable):
+        raise errors.TypeMismatch(
+            f"layers.split: num_or_sections has to be an integer or a list of integers, got {num_or_sections!r}"
+        )
     sections: list[int | Variable] = [] if isinstance(num_or_sections, int) else list(num_or_sections)
     count = num_or_sections if isinstance(num_or_sections, int) else len(sections)
     if count <= 0:
