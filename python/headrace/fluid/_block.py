@@ -109,6 +109,8 @@ class Block:
             AlreadyExists: ``name`` is declared already and differs.
         """
         name = free_name("_generated_var", self.program) if name is None else name
+        if not isinstance(name, str):
+            raise errors.TypeMismatch(f"the name of a variable has to be a string, got {name!r:.80}")
         exists = self.desc.has_var(name)
         desc = self.desc.var(name)
         given = {
@@ -174,6 +176,8 @@ class Block:
         """
         block = self.program.global_block()
         name = unique_name.generate("_param") if name is None else name
+        if not isinstance(name, str):
+            raise errors.TypeMismatch(f"the name of a parameter has to be a string, got {name!r:.80}")
         exists = block.has_var(name)
         if not isinstance(shape, Iterable):
             raise errors.TypeMismatch(f"the shape of parameter '{name}' has to be a list or tuple, got {shape!r}")

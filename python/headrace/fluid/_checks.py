@@ -6,7 +6,15 @@ from typing import Any
 
 from headrace import errors
 
-__all__ = ["check_object"]
+__all__ = ["check_number", "check_object"]
+
+
+def check_number(value: Any, what: str) -> float:
+    """``value`` as a float. TypeMismatch unless it is a number; ``what`` is the argument, as errors name it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise errors.TypeMismatch(f"{what} has to be a number, got {value!r:.80}") from None
 
 
 def check_object(value: Any, base: type, example: str, what: str) -> None:

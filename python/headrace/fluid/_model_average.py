@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import initializer, layers, unique_name
+from headrace.fluid._checks import check_number
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import (
     Block,
@@ -112,7 +113,7 @@ class ModelAverage(_Average):
         super().__init__()
         main = default_main_program()
         attrs = {
-            "average_window": float(average_window_rate),
+            "average_window": check_number(average_window_rate, "optimizer.ModelAverage: average_window_rate"),
             "min_average_window": int(min_average_window),
             "max_average_window": int(max_average_window),
         }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid._checks import check_object
+from headrace.fluid._checks import check_number, check_object
 from headrace.fluid._protocols import DeclaringBlock, DeclaringProgram, GradientClip
 from headrace.fluid._stored_objects import stored
 from headrace.fluid.core import VarType
@@ -52,14 +52,14 @@ class GradientClipBase:
 
 
 def _norm_limit(clip_norm: float, what: str) -> float:
-    if not 0 < clip_norm < math.inf:
+    if not 0 < check_number(clip_norm, f"clip.{what}: clip_norm") < math.inf:
         raise errors.InvalidArgument(f"clip.{what}: clip_norm must be positive and finite, got {clip_norm}")
     return float(clip_norm)
 
 
 def _bounds(max: float, min: float | None, what: str) -> tuple[float, float]:
-    high = float(max)
-    low = -high if min is None else float(min)
+    high = check_number(max, f"clip.{what}: max")
+    low = -high if min is None else check_number(min, f"clip.{what}: min")
     if not low <= high:
         raise errors.InvalidArgument(f"clip.{what}: nothing lies between min={low} and max={high}")
     return low, high

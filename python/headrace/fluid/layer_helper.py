@@ -9,8 +9,7 @@ from typing import Any, Literal, Union
 import numpy as np
 
 from headrace import errors
-from headrace.fluid import core, initializer, unique_name
-from headrace.fluid._checks import check_object
+from headrace.fluid import _checks, core, initializer, unique_name
 from headrace.fluid._names import free_name
 from headrace.fluid._variable import SlotValue
 from headrace.fluid.framework import (
@@ -96,12 +95,17 @@ def check_list(value: Any, what: str, layer: str) -> list[Any]:
     return list(value)
 
 
+def check_integer(value: Any, what: str, layer: str) -> int:
+    """``value``, which has to be a number, as an integer: fractions are cut off, as in Fluid."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be an integer, got {value!r:.80}") from None
+
+
 def check_number(value: Any, what: str, layer: str) -> float:
     """``value``, which has to be a number, as a float."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a number, got {value!r}") from None
+    return _checks.check_number(value, f"layers.{layer}: {what}")
 
 
 def ints_argument(
@@ -343,7 +347,7 @@ class LayerHelper:
         attr = ParamAttr._to_attr(attr)
         if attr is None:
             return None
-        check_object(
+        _checks.check_object(
             default_initializer,
             initializer.Initializer,
             "Constant(0.1)",
@@ -473,6 +477,10 @@ class LayerHelper:
         act = self.kwargs.get("act") if act is _LAYERS_OWN else act
         if act is None:
             return x
+        if not isinstance(act, (str, Mapping)):
+            raise errors.TypeMismatch(
+                f"layers.{self.layer_type}: act has to be the name of an activation, or a dict with it, got {act!r:.80}"
+            )
         attrs = {"type": act} if isinstance(act, str) else dict(act)
         act_type = attrs.pop("type")
         out = self.create_variable(x.dtype)
@@ -522,12 +530,12 @@ def append_layer(
             inputs through it alone, so it has no stop_gradient: the gradient would count as a constant.
         intermediate_first: its name has the lower number, as Fluid has it for some layers.
     """
-    for slot, value in inputs.items():
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            check_variable(item, slot, op_type)
+    variables = {slot: check_variables(value, slot, op_type) for slot, value in inputs.items()}
+    slot, first = next(iter(variables.items()))
+    if not first:
+        raise errors.InvalidArgument(f"layers.{op_type}: {slot} has to be a Variable, got an empty list")
     helper = LayerHelper(op_type, name)
-    first = next(iter(inputs.values()))
-    dtype = (first[0] if isinstance(first, (list, tuple)) else first).dtype  # what IfElse gives is a list
+    dtype = first[0].dtype  # what IfElse gives is a list
     outputs = {}
     if intermediate is not None and intermediate_first:
         outputs[intermediate] = helper.create_variable(dtype)

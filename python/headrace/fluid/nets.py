@@ -129,7 +129,13 @@ def scaled_dot_product_attention(
     Returns:
         [N, queries, E].
     """
-    shapes = [list(variable.shape) for variable in (queries, keys, values)]
+    given = {"queries": queries, "keys": keys, "values": values}
+    for name, value in given.items():
+        if not isinstance(value, Variable):
+            raise errors.TypeMismatch(
+                f"nets.scaled_dot_product_attention: {name} has to be a Variable, got {type(value).__name__}"
+            )
+    shapes = [list(variable.shape) for variable in given.values()]
     if any(len(shape) != 3 for shape in shapes):
         raise errors.InvalidArgument(f"nets.scaled_dot_product_attention: inputs of 3 dimensions, got {shapes}")
     if shapes[0][2] != shapes[1][2] or shapes[1][1] != shapes[2][1]:

@@ -11,7 +11,7 @@ from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_integer, check_number, check_variable
 from headrace.fluid.layers import reductions
 from headrace.fluid.layers.loss import softmax_with_cross_entropy
 from headrace.fluid.layers.rearrange import one_hot
@@ -92,7 +92,7 @@ def nce(
     }
     if sampler == "custom_dist":
         inputs |= _noise_of(custom_dist, num_total_classes)
-    noise = 10 if num_neg_samples is None else int(num_neg_samples)
+    noise = 10 if num_neg_samples is None else check_integer(num_neg_samples, "num_neg_samples", "nce")
     cost = helper.create_variable(input.dtype)
     outputs = {
         "Cost": cost,
@@ -154,7 +154,7 @@ def sampled_softmax_with_cross_entropy(
     """
     name = "sampled_softmax_with_cross_entropy"
     width = check_variable(label, "label", name).shape[-1]
-    if num_true < 1 or width not in (num_true, -1):
+    if check_integer(num_true, "num_true", name) < 1 or width not in (num_true, -1):
         raise errors.InvalidArgument(
             f"layers.{name}: '{label.name}' has to be [N, num_true], with a num_true of 1 or more; "
             f"got {list(label.shape)} and {num_true}"
@@ -270,7 +270,7 @@ def center_loss(
     centers = helper.create_parameter(attr, [num_classes, width], input.dtype, stop_gradient=True)
     assert centers is not None  # the attribute is not False
     if not isinstance(alpha, Variable):
-        alpha = _persistent_number("centerloss_alpha", float(alpha), input.dtype)
+        alpha = _persistent_number("centerloss_alpha", check_number(alpha, "alpha", "center_loss"), input.dtype)
     difference, loss = helper.create_variable(input.dtype), helper.create_variable(input.dtype)
     helper.append_op(
         {

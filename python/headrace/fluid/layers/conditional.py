@@ -9,7 +9,7 @@ from headrace import errors
 from headrace.fluid._names import free_name
 from headrace.fluid.core import VarType, dtype_name
 from headrace.fluid.framework import Variable, default_main_program
-from headrace.fluid.layer_helper import check_variable
+from headrace.fluid.layer_helper import check_list, check_variable
 from headrace.fluid.layers.control_flow import ConditionalBlock, While, _check_condition, equal, logical_not
 from headrace.fluid.layers.structure import flatten, map_structure, pack
 from headrace.fluid.layers.tensor import assign, cast, fill_constant
@@ -163,7 +163,11 @@ def switch_case(
         raise errors.TypeMismatch(
             f"layers.switch_case: branch_index has to be an integer, is {dtype_name(branch_index.dtype)}"
         )
-    listed = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else list(branch_fns)
+    listed = (
+        list(branch_fns.items())
+        if isinstance(branch_fns, Mapping)
+        else check_list(branch_fns, "branch_fns", "switch_case")
+    )
     functions: dict[int, Branch] = {}
     for place, item in enumerate(listed):
         number, function = item if isinstance(item, tuple) else (place, item)

@@ -159,7 +159,7 @@ def Print(
         "print_tensor_type": print_tensor_type,
         "print_tensor_shape": print_tensor_shape,
         "print_tensor_lod": print_tensor_lod,
-        "print_phase": print_phase.upper(),
+        "print_phase": str(print_phase).upper(),
     }
     helper.append_op({"In": input}, {"Out": out}, attrs)
     return out

@@ -7,7 +7,7 @@ import math
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper
+from headrace.fluid.layer_helper import LayerHelper, check_integer
 from headrace.fluid.layers.windows import (
     Padding,
     Size,
@@ -48,6 +48,7 @@ def _convolve(
     channels_last = check_format(data_format, layer, dimensions)
     channels, _ = check_images(input, layer, dimensions, channels_last)
     check_filters(num_filters, layer)
+    groups = None if groups is None else check_integer(groups, "groups", layer)
     is_depthwise = layer == "conv2d" and groups == channels and num_filters % channels == 0 and not use_cudnn
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0:
@@ -148,6 +149,7 @@ def _transpose(
     channels_last = check_format(data_format, layer, dimensions)
     channels, extents = check_images(input, layer, dimensions, channels_last)
     check_filters(num_filters, layer)
+    groups = None if groups is None else check_integer(groups, "groups", layer)
     is_depthwise = layer == "conv2d_transpose" and groups == channels == num_filters and not use_cudnn
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0 or num_filters % groups != 0:

@@ -13,7 +13,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_integer, check_number, check_variable
 
 __all__ = [
     "bipartite_match",
@@ -177,7 +177,7 @@ def prior_box(
         "flip": flip,
         "clip": clip,
         **_steps(steps, "prior_box"),
-        "offset": float(offset),
+        "offset": check_number(offset, "offset", "prior_box"),
         "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
     }
     largest = [] if max_sizes is None else as_floats(max_sizes, "max_sizes", "prior_box")
@@ -222,7 +222,7 @@ def density_prior_box(
         "variances": as_floats(variance, "variance", layer),
         "clip": clip,
         **_steps(steps, layer),
-        "offset": float(offset),
+        "offset": check_number(offset, "offset", "density_prior_box"),
         "flatten_to_2d": flatten_to_2d,
     }
     return _priors(layer, input, image, attrs, name)
@@ -258,7 +258,7 @@ def bipartite_match(
     }
     attrs: dict[str, Any] = {} if match_type is None else {"match_type": match_type}
     if dist_threshold is not None:
-        attrs["dist_threshold"] = float(dist_threshold)
+        attrs["dist_threshold"] = check_number(dist_threshold, "dist_threshold", "bipartite_match")
     indices, dist = append_without_gradient("bipartite_match", {"DistMat": dist_matrix}, dtypes, attrs, name)
     return indices, dist
 
@@ -284,7 +284,11 @@ def target_assign(
     inputs = {"X": check_variable(input, "input", "target_assign"), "MatchIndices": matched_indices}
     if negative_indices is not None:
         inputs["NegIndices"] = negative_indices
-    attrs = {} if mismatch_value is None else {"mismatch_value": int(mismatch_value)}
+    attrs = (
+        {}
+        if mismatch_value is None
+        else {"mismatch_value": check_integer(mismatch_value, "mismatch_value", "target_assign")}
+    )
     dtypes = {"Out": input.dtype, "OutWeight": "float32"}
     targets, weights = append_without_gradient("target_assign", inputs, dtypes, attrs, name)
     return targets, weights

@@ -6,7 +6,14 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
+from headrace.fluid.layer_helper import (
+    LayerHelper,
+    append_layer,
+    check_integer,
+    check_number,
+    check_shape,
+    check_variable,
+)
 from headrace.fluid.layers.windows import Size, window_extents
 
 __all__ = [
@@ -36,7 +43,13 @@ def lrn(
     Args:
         input: [N, C, H, W]; with ``data_format`` "NHWC", [N, H, W, C].
     """
-    attrs = {"n": n, "k": float(k), "alpha": float(alpha), "beta": float(beta), "data_format": data_format}
+    attrs = {
+        "n": n,
+        "k": check_number(k, "k", "lrn"),
+        "alpha": check_number(alpha, "alpha", "lrn"),
+        "beta": check_number(beta, "beta", "lrn"),
+        "data_format": data_format,
+    }
     return append_layer("lrn", {"X": input}, attrs, name, intermediate="MidOut", intermediate_first=True)
 
 
@@ -58,7 +71,9 @@ def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
     """
     if not isinstance(upscale_factor, (int, np.integer)):
         raise errors.TypeMismatch(f"layers.pixel_shuffle: upscale_factor has to be an integer, got {upscale_factor!r}")
-    return append_layer("pixel_shuffle", {"X": x}, {"upscale_factor": int(upscale_factor)})
+    return append_layer(
+        "pixel_shuffle", {"X": x}, {"upscale_factor": check_integer(upscale_factor, "upscale_factor", "pixel_shuffle")}
+    )
 
 
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
@@ -95,7 +110,12 @@ def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, name: s
     """The images of videos of ``seg_num`` images, [N · seg_num, C, H, W]: the first ``shift_ratio`` of the channels
     come a step later, the next ``shift_ratio`` a step earlier (Lin et al., 2018).
     """
-    return append_layer("temporal_shift", {"X": x}, {"seg_num": seg_num, "shift_ratio": float(shift_ratio)}, name)
+    return append_layer(
+        "temporal_shift",
+        {"X": x},
+        {"seg_num": seg_num, "shift_ratio": check_number(shift_ratio, "shift_ratio", "temporal_shift")},
+        name,
+    )
 
 
 def affine_channel(
@@ -131,7 +151,7 @@ def im2sequence(
     Returns:
         [patches, C · height · width of a patch], with LoD.
     """
-    borders = [padding] if isinstance(padding, int) else list(padding)
+    borders = [padding] if isinstance(padding, int) else check_shape(padding, "padding", "im2sequence")
     borders = borders * (4 // len(borders)) if len(borders) in (1, 2, 4) else borders
     attrs = {
         "kernels": window_extents(filter_size, "filter_size"),

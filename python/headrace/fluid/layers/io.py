@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
@@ -14,7 +14,7 @@ from headrace.fluid._names import free_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
-from headrace.fluid.layer_helper import LayerHelper, check_list, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_list, check_number, check_variable
 from headrace.fluid.reader_variable import ReaderVariable
 
 __all__ = [
@@ -41,6 +41,8 @@ Spec = tuple[list[int], int, int]
 
 def _dims(shape: Sequence[int | None]) -> list[int]:
     """Dimensions as a program declares them: None and, as in Fluid, anything below 0 are -1, which fits any extent."""
+    if not isinstance(shape, Iterable):
+        raise errors.TypeMismatch(f"a shape has to be a list or tuple of integers, got {shape!r}")
     return [-1 if d is None else max(int(d), -1) for d in shape]
 
 
@@ -257,14 +259,16 @@ def random_data_generator(
     """A reader of float32 tensors of random numbers from [low, high), without end. They follow from the ``random_seed``
     of the startup program. ``for_parallel`` makes no difference.
     """
-    shapes = check_list(shapes, "shapes", "random_data_generator")
+    layer = "random_data_generator"
+    shapes = [check_list(shape, "each of shapes", layer) for shape in check_list(shapes, "shapes", layer)]
     if lod_levels is not None and (len(lod_levels) != len(shapes) or any(level != 0 for level in lod_levels)):
         raise errors.Unimplemented("layers.random_data_generator: the tensors have no LoD")
     specs = [([int(d) for d in shape], int(VarType.FP32), 0) for shape in shapes]
     name = free_name("create_random_data_generator", default_main_program(), default_startup_program())
     block = default_startup_program().global_block()
     block.create_var(name=name, type=VarType.READER, persistable=True)
-    attrs = {"low": float(low), "high": float(high), "seed": block.program._next_seed(), **_contract(specs)}
+    bounds = {"low": check_number(low, "low", layer), "high": check_number(high, "high", layer)}
+    attrs = {**bounds, "seed": block.program._next_seed(), **_contract(specs)}
     block.append_op("create_random_data_generator", outputs={"Out": name}, attrs=attrs)
     return _reader_in_main(name, specs, None)
 

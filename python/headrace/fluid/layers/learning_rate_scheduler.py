@@ -17,7 +17,7 @@ from typing import Union
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable, default_main_program, default_startup_program
-from headrace.fluid.layer_helper import check_list, create_initialized_var
+from headrace.fluid.layer_helper import check_list, check_number, create_initialized_var
 from headrace.fluid.layers import control_flow, elementwise, nn, ops, tensor
 
 __all__ = [
@@ -103,7 +103,13 @@ def natural_exp_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, 
     _check_rate(learning_rate, "learning_rate", "natural_exp_decay")
     _check_positive(decay_steps, "decay_steps", "natural_exp_decay")
     with _schedule():
-        return ops.exp(_quotient(_decay_step_counter(), decay_steps, staircase) * -float(decay_rate)) * learning_rate
+        return (
+            ops.exp(
+                _quotient(_decay_step_counter(), decay_steps, staircase)
+                * -check_number(decay_rate, "decay_rate", "natural_exp_decay")
+            )
+            * learning_rate
+        )
 
 
 def inverse_time_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False) -> Variable:
@@ -111,7 +117,11 @@ def inverse_time_decay(learning_rate: Rate, decay_steps: int, decay_rate: float,
     _check_rate(learning_rate, "learning_rate", "inverse_time_decay")
     _check_positive(decay_steps, "decay_steps", "inverse_time_decay")
     with _schedule():
-        return learning_rate / (_quotient(_decay_step_counter(), decay_steps, staircase) * float(decay_rate) + 1.0)
+        return learning_rate / (
+            _quotient(_decay_step_counter(), decay_steps, staircase)
+            * check_number(decay_rate, "decay_rate", "inverse_time_decay")
+            + 1.0
+        )
 
 
 def polynomial_decay(
@@ -135,7 +145,9 @@ def polynomial_decay(
             steps *= elementwise.elementwise_max(ops.ceil(elementwise.elementwise_div(step, steps)), _constant(1))
         else:
             step = elementwise.elementwise_min(step, steps)
-        left = ops.pow(1.0 - elementwise.elementwise_div(step, steps), factor=float(power))
+        left = ops.pow(
+            1.0 - elementwise.elementwise_div(step, steps), factor=check_number(power, "power", "polynomial_decay")
+        )
         return left * (learning_rate - end_learning_rate) + end_learning_rate
 
 
@@ -192,7 +204,11 @@ def linear_lr_warmup(learning_rate: Rate, warmup_steps: int, start_lr: float, en
         then = learning_rate if isinstance(learning_rate, Variable) else _constant(learning_rate)
         with control_flow.Switch() as switch:
             with switch.case(control_flow.less_than(step, _constant(warmup_steps))):
-                tensor.assign(_quotient(step, warmup_steps) * float(end_lr - start_lr) + float(start_lr), rate)
+                tensor.assign(
+                    _quotient(step, warmup_steps) * float(end_lr - start_lr)
+                    + check_number(start_lr, "start_lr", "linear_lr_warmup"),
+                    rate,
+                )
             with switch.default():
                 tensor.assign(then, rate)
         return rate

@@ -145,7 +145,7 @@ def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: f
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """-label · log(input + epsilon) - (1 - label) · log(1 - input + epsilon), for probabilities ``input``."""
     inputs = {"Predicted": input, "Labels": label}
-    attrs = {"epsilon": float(epsilon)}
+    attrs = {"epsilon": check_number(epsilon, "epsilon", "log_loss")}
     return append_layer("log_loss", inputs, attrs, name, out_slot="Loss", exact_name=True)
 
 
@@ -186,7 +186,13 @@ def margin_rank_loss(
 ) -> Variable:
     """max(0, margin - label · (left - right)); ``label`` is 1 where left should rank first, else -1."""
     inputs = {"X1": left, "X2": right, "Label": label}
-    return append_layer("margin_rank_loss", inputs, {"margin": float(margin)}, intermediate="Activated", name=name)
+    return append_layer(
+        "margin_rank_loss",
+        inputs,
+        {"margin": check_number(margin, "margin", "margin_rank_loss")},
+        intermediate="Activated",
+        name=name,
+    )
 
 
 def label_smooth(
@@ -203,7 +209,9 @@ def label_smooth(
         dtype: Fluid's; the result has that of ``label``.
     """
     inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
-    return append_layer("label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)
+    return append_layer(
+        "label_smooth", inputs, {"epsilon": check_number(epsilon, "epsilon", "label_smooth")}, name=name
+    )
 
 
 def smooth_l1(
@@ -221,7 +229,7 @@ def smooth_l1(
         inputs["InsideWeight"] = inside_weight
     if outside_weight is not None:
         inputs["OutsideWeight"] = outside_weight
-    attrs = {"sigma": 1.0 if sigma is None else float(sigma)}
+    attrs = {"sigma": 1.0 if sigma is None else check_number(sigma, "sigma", "smooth_l1")}
     return append_layer("smooth_l1_loss", inputs, attrs, intermediate="Diff", intermediate_first=True)
 
 
@@ -237,7 +245,14 @@ def sigmoid_focal_loss(
         fg_num: int32 or int64 [1]: how many rows have a class.
     """
     inputs = {"X": x, "Label": label, "FgNum": fg_num}
-    return append_layer("sigmoid_focal_loss", inputs, {"gamma": float(gamma), "alpha": float(alpha)})
+    return append_layer(
+        "sigmoid_focal_loss",
+        inputs,
+        {
+            "gamma": check_number(gamma, "gamma", "sigmoid_focal_loss"),
+            "alpha": check_number(alpha, "alpha", "sigmoid_focal_loss"),
+        },
+    )
 
 
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
@@ -293,5 +308,10 @@ def teacher_student_sigmoid_loss(
             to 2: that plus 1, with a click.
         soft_max_up_bound, soft_max_lower_bound: there is no gradient for scores beyond them.
     """
-    attrs = {"soft_max_up_bound": float(soft_max_up_bound), "soft_max_lower_bound": float(soft_max_lower_bound)}
+    attrs = {
+        "soft_max_up_bound": check_number(soft_max_up_bound, "soft_max_up_bound", "teacher_student_sigmoid_loss"),
+        "soft_max_lower_bound": check_number(
+            soft_max_lower_bound, "soft_max_lower_bound", "teacher_student_sigmoid_loss"
+        ),
+    }
     return append_layer("teacher_student_sigmoid_loss", {"X": input, "Label": label}, attrs, out_slot="Y")

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable, create_initialized_var
+from headrace.fluid.layer_helper import (
+    LayerHelper,
+    check_integer,
+    check_list,
+    check_number,
+    check_shape,
+    check_variable,
+    create_initialized_var,
+)
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.sequence import sequence_erase
 
@@ -61,6 +69,8 @@ def auc(
         (area of all batches, area of the last ones, [positive and negative histograms of the last ones, a row for each
         batch, then of all]). Areas are float64 [1].
     """
+    slide_steps = check_integer(slide_steps, "slide_steps", "auc")
+    num_thresholds = check_integer(num_thresholds, "num_thresholds", "auc")
     helper = LayerHelper("auc")
     inputs = {"Predict": check_variable(input, "input", "auc"), "Label": check_variable(label, "label", "auc")}
     zero = initializer.Constant(0.0)
@@ -115,7 +125,7 @@ def chunk_eval(
     attrs = {
         "num_chunk_types": num_chunk_types,
         "chunk_scheme": chunk_scheme,
-        "excluded_chunk_types": list(excluded_chunk_types or []),
+        "excluded_chunk_types": check_shape(excluded_chunk_types or [], "excluded_chunk_types", "chunk_eval"),
     }
     helper.append_op(inputs, {**shares, **counts}, attrs)
     return (
@@ -163,7 +173,7 @@ def detection_map(
     if has_state is not None:
         inputs["HasState"] = check_variable(has_state, "has_state", "detection_map")
     for what, states in (("input_states", input_states), ("out_states", out_states)):
-        if states and len(states) != 3:
+        if states and len(check_list(states, what, "detection_map")) != 3:
             raise errors.InvalidArgument(f"layers.detection_map: {what} has to be three variables, got {len(states)}")
     inputs.update(zip(("PosCount", "TruePos", "FalsePos"), input_states or ()))
     accumulated = list(out_states or (helper.create_variable(t, stop_gradient=True) for t in ("int32", dtype, dtype)))
@@ -172,7 +182,7 @@ def detection_map(
     attrs = {
         "class_num": class_num,
         "background_label": background_label,
-        "overlap_threshold": float(overlap_threshold),
+        "overlap_threshold": check_number(overlap_threshold, "overlap_threshold", "detection_map"),
         "evaluate_difficult": evaluate_difficult,
         "ap_type": ap_version,
     }
@@ -232,6 +242,7 @@ def precision_recall(
         inputs["Weights"] = check_variable(weights, "weights", "precision_recall")
     zero = initializer.Constant(0.0)
     programs, key = (helper.main_program, helper.startup_program), f"{helper.name}.counts"
+    num_classes = check_integer(num_classes, "num_classes", "precision_recall")
     counts = create_initialized_var(*programs, key, [num_classes, 4], input.dtype, zero, bare=True)
     of_batch, of_all = (helper.create_variable("float64", stop_gradient=True) for _ in range(2))
     helper.append_op(

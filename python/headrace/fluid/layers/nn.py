@@ -17,6 +17,7 @@ from headrace.fluid.layer_helper import (
     LayerHelper,
     append_layer,
     as_integers,
+    check_integer,
     check_number,
     check_shape,
     check_variable,
@@ -79,7 +80,7 @@ def fc(
     helper = LayerHelper("fc", name)
     products = []
     for x, attr in zip(inputs, attrs):
-        rows = x.shape[num_flatten_dims:]
+        rows = x.shape[check_integer(num_flatten_dims, "num_flatten_dims", "fc") :]
         if not rows or any(d < 0 for d in rows):
             raise errors.InvalidArgument(
                 f"layers.fc: the dimensions of '{x.name}' from {num_flatten_dims} on have to be known, "
@@ -307,7 +308,12 @@ def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | Non
     out = helper.create_variable(check_variable(x, "x", "l2_normalize").dtype)
     norm = helper.create_variable(x.dtype, stop_gradient=True)
     axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
-    helper.append_op({"X": x}, {"Out": out, "Norm": norm}, {"axis": axis, "epsilon": float(epsilon)}, type="norm")
+    helper.append_op(
+        {"X": x},
+        {"Out": out, "Norm": norm},
+        {"axis": axis, "epsilon": check_number(epsilon, "epsilon", "l2_normalize")},
+        type="norm",
+    )
     return out
 
 
@@ -397,7 +403,7 @@ def matmul(
     name: str | None = None,
 ) -> Variable:
     """alpha · x · y for the matrices in the last two dimensions."""
-    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": check_number(alpha, "alpha", "matmul")}
     return append_layer("matmul", {"X": x, "Y": y}, attrs, name)
 
 

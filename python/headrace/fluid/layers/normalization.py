@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_integer, check_number, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -84,8 +84,10 @@ def batch_norm(
         inputs,
         {"Y": out, "MeanOut": mean, "VarianceOut": variance, **saved},
         {
-            **({} if isinstance(momentum, Variable) else {"momentum": float(momentum)}),
-            "epsilon": float(epsilon),
+            **(
+                {} if isinstance(momentum, Variable) else {"momentum": check_number(momentum, "momentum", "batch_norm")}
+            ),
+            "epsilon": check_number(epsilon, "epsilon", "batch_norm"),
             "is_test": is_test,
             "data_layout": data_layout,
             "use_global_stats": use_global_stats,
@@ -123,6 +125,8 @@ def data_norm(
             f"layers.data_norm: '{input.name}' must be [N, C] with a known C, got {list(input.shape)}"
         )
     first = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
+    if not isinstance(param_attr or {}, dict):
+        raise errors.TypeMismatch(f"layers.data_norm: param_attr has to be a dict, got {param_attr!r}")
     for key, value in (param_attr or {}).items():
         if key not in first:
             raise errors.InvalidArgument(f"layers.data_norm: param_attr must have keys of {list(first)}, got {key!r}")
@@ -135,7 +139,7 @@ def data_norm(
     block = helper.main_program.current_block()  # which names the outputs, as Fluid has it
     saved = {slot: block.create_var(dtype=input.dtype, stop_gradient=True) for slot in ("Means", "Scales")}
     out = block.create_var(dtype=input.dtype, stop_gradient=False)
-    attrs = {"epsilon": float(epsilon), "data_layout": data_layout}
+    attrs = {"epsilon": check_number(epsilon, "epsilon", "data_norm"), "data_layout": data_layout}
     helper.append_op({"X": input, **statistics}, {"Y": out, **saved}, attrs)
     return helper.append_activation(out, act)
 
@@ -152,6 +156,7 @@ def layer_norm(
     name: str | None = None,
 ) -> Variable:
     """Normalises each row, made of the dimensions from ``begin_norm_axis`` on, then scales and shifts its elements."""
+    begin_norm_axis = check_integer(begin_norm_axis, "begin_norm_axis", "layer_norm")
     width = check_variable(input, "input", "layer_norm").shape[begin_norm_axis:]
     if not width or any(d <= 0 for d in width):
         raise errors.InvalidArgument(
@@ -170,7 +175,7 @@ def layer_norm(
     helper.append_op(
         {"X": input, **weights},
         {"Y": out, **statistics},
-        {"begin_norm_axis": begin_norm_axis, "epsilon": float(epsilon)},
+        {"begin_norm_axis": begin_norm_axis, "epsilon": check_number(epsilon, "epsilon", "layer_norm")},
     )
     return helper.append_activation(out, act)
 
@@ -214,7 +219,7 @@ def group_norm(
     helper.append_op(
         {"X": input, **weights},
         {"Y": out, **statistics},
-        {"groups": groups, "epsilon": float(epsilon), "data_layout": data_layout},
+        {"groups": groups, "epsilon": check_number(epsilon, "epsilon", "group_norm"), "data_layout": data_layout},
     )
     return helper.append_activation(out, act)
 
@@ -241,7 +246,7 @@ def instance_norm(
         raise errors.InvalidArgument("layers.instance_norm: expected attributes of scale and bias, got False")
     saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
     out = helper.create_variable(input.dtype)
-    attrs = {"epsilon": float(epsilon)}
+    attrs = {"epsilon": check_number(epsilon, "epsilon", "instance_norm")}
     helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
     return out
 
@@ -257,6 +262,7 @@ def spectral_norm(
         power_iters: how many iterations each run makes.
         eps: is added to norms.
     """
+    dim = check_integer(dim, "dim", "spectral_norm")
     rank = len(check_variable(weight, "weight", "spectral_norm").shape)
     if rank < 2 or not -rank <= dim < rank or min(weight.shape) < 1:
         raise errors.InvalidArgument(
@@ -277,5 +283,7 @@ def spectral_norm(
         assert vector is not None  # the attribute is not False
         inputs[slot] = vector
     out = helper.create_variable(weight.dtype)
-    helper.append_op(inputs, {"Out": out}, {"dim": dim, "power_iters": power_iters, "eps": float(eps)})
+    helper.append_op(
+        inputs, {"Out": out}, {"dim": dim, "power_iters": power_iters, "eps": check_number(eps, "eps", "spectral_norm")}
+    )
     return out

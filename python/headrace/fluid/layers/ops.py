@@ -9,7 +9,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_number, check_variable
 
 __all__ = [
     "abs",
@@ -119,7 +119,9 @@ def _function(op_type: str) -> Callable[..., Variable]:
         helper = LayerHelper(op_type, given.pop("name", None))
         out = helper.create_variable(x.dtype)
         attrs = given.pop("attrs", {})
-        attrs.update((attributes[name], float(value)) for name, value in given.items() if value is not None)
+        attrs.update(
+            (attributes[name], check_number(value, name, op_type)) for name, value in given.items() if value is not None
+        )
         helper.append_op({"X": x}, {"Out": out}, attrs)
         return out
 
@@ -167,7 +169,7 @@ def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) ->
     x = check_variable(x, "x", "pow")
     if isinstance(factor, Variable):
         return append_layer("pow", {"X": x, "FactorTensor": factor}, name=name)
-    return append_layer("pow", {"X": x}, {"factor": float(factor)}, name)
+    return append_layer("pow", {"X": x}, {"factor": check_number(factor, "factor", "pow")}, name)
 
 
 reciprocal = _function("reciprocal")

@@ -15,6 +15,7 @@ from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import (
     Ints,
     LayerHelper,
+    check_number,
     check_shape,
     check_variable,
     create_initialized_var,
@@ -51,7 +52,12 @@ def uniform_random(shape: Ints, dtype: Any = "float32", min: float = -1.0, max: 
     helper = LayerHelper("uniform_random")
     out = helper.create_variable(dtype, stop_gradient=True)
     inputs, extents = ints_argument(shape, "shape", "uniform_random", "shape", "ShapeTensor", "ShapeTensorList", 0)
-    attrs = {"dtype": int(core.convert_dtype(dtype)), "min": float(min), "max": float(max), "seed": seed}
+    attrs = {
+        "dtype": int(core.convert_dtype(dtype)),
+        "min": check_number(min, "min", "uniform_random"),
+        "max": check_number(max, "max", "uniform_random"),
+        "seed": seed,
+    }
     helper.append_op(inputs, {"Out": out}, {**extents, **attrs})
     if inputs:
         declare_known(out, extents.get("shape", []))
@@ -70,7 +76,11 @@ def uniform_random_batch_size_like(
 ) -> Variable:
     """As uniform_random, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
     attrs: dict[str, Any] = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
-    attrs |= {"min": float(min), "max": float(max), "seed": seed}
+    attrs |= {
+        "min": check_number(min, "min", "uniform_random_batch_size_like"),
+        "max": check_number(max, "max", "uniform_random_batch_size_like"),
+        "seed": seed,
+    }
     return _fill("uniform_random_batch_size_like", shape, dtype, attrs, input)
 
 
@@ -78,14 +88,28 @@ def gaussian_random(
     shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "float32"
 ) -> Variable:
     """Normally distributed numbers."""
-    return _fill("gaussian_random", shape, dtype, {"mean": float(mean), "std": float(std), "seed": seed}, None)
+    return _fill(
+        "gaussian_random",
+        shape,
+        dtype,
+        {
+            "mean": check_number(mean, "mean", "gaussian_random"),
+            "std": check_number(std, "std", "gaussian_random"),
+            "seed": seed,
+        },
+        None,
+    )
 
 
 def truncated_gaussian_random(
     shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "float32"
 ) -> Variable:
     """Normally distributed numbers, those further than 2 · ``std`` from ``mean`` are drawn again."""
-    attrs = {"mean": float(mean), "std": float(std), "seed": seed}
+    attrs = {
+        "mean": check_number(mean, "mean", "truncated_gaussian_random"),
+        "std": check_number(std, "std", "truncated_gaussian_random"),
+        "seed": seed,
+    }
     return _fill("truncated_gaussian_random", shape, dtype, attrs, None)
 
 
@@ -101,7 +125,11 @@ def gaussian_random_batch_size_like(
 ) -> Variable:
     """As gaussian_random, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
     attrs: dict[str, Any] = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
-    attrs |= {"mean": float(mean), "std": float(std), "seed": seed}
+    attrs |= {
+        "mean": check_number(mean, "mean", "gaussian_random_batch_size_like"),
+        "std": check_number(std, "std", "gaussian_random_batch_size_like"),
+        "seed": seed,
+    }
     return _fill("gaussian_random_batch_size_like", shape, dtype, attrs, input)
 
 
@@ -114,7 +142,11 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
     """
     helper = LayerHelper("sampling_id")
     out = helper.create_variable("int64", stop_gradient=True)
-    attrs = {"min": float(min), "max": float(max), "seed": seed}
+    attrs = {
+        "min": check_number(min, "min", "sampling_id"),
+        "max": check_number(max, "max", "sampling_id"),
+        "seed": seed,
+    }
     helper.append_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs)
     return out
 

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable, check_variables
+from headrace.fluid.layer_helper import LayerHelper, check_integer, check_number, check_variable, check_variables
 from headrace.fluid.layers.detection import append_without_gradient, as_floats
 from headrace.fluid.layers.rearrange import gather
 from headrace.fluid.layers.tensor import reshape
@@ -64,7 +64,7 @@ def anchor_generator(
         "aspect_ratios": as_floats(aspect_ratios, "aspect_ratios", "anchor_generator"),
         "variances": as_floats(variance, "variance", "anchor_generator"),
         "stride": as_floats(stride, "stride", "anchor_generator"),
-        "offset": float(offset),
+        "offset": check_number(offset, "offset", "anchor_generator"),
     }
     dtype = check_variable(input, "input", "anchor_generator").dtype
     anchors, variances = append_without_gradient(
@@ -103,11 +103,11 @@ def generate_proposals(
         zeros.
     """
     attrs = {
-        "pre_nms_topN": int(pre_nms_top_n),
-        "post_nms_topN": int(post_nms_top_n),
-        "nms_thresh": float(nms_thresh),
-        "min_size": float(min_size),
-        "eta": float(eta),
+        "pre_nms_topN": check_integer(pre_nms_top_n, "pre_nms_top_n", "generate_proposals"),
+        "post_nms_topN": check_integer(post_nms_top_n, "post_nms_top_n", "generate_proposals"),
+        "nms_thresh": check_number(nms_thresh, "nms_thresh", "generate_proposals"),
+        "min_size": check_number(min_size, "min_size", "generate_proposals"),
+        "eta": check_number(eta, "eta", "generate_proposals"),
     }
     inputs = {
         "Scores": scores,
@@ -176,11 +176,11 @@ def rpn_target_assign(
         weights [F, 4]: 0 for places that do not count.
     """
     attrs = {
-        "rpn_batch_size_per_im": int(rpn_batch_size_per_im),
-        "rpn_straddle_thresh": float(rpn_straddle_thresh),
-        "rpn_positive_overlap": float(rpn_positive_overlap),
-        "rpn_negative_overlap": float(rpn_negative_overlap),
-        "rpn_fg_fraction": float(rpn_fg_fraction),
+        "rpn_batch_size_per_im": check_integer(rpn_batch_size_per_im, "rpn_batch_size_per_im", "rpn_target_assign"),
+        "rpn_straddle_thresh": check_number(rpn_straddle_thresh, "rpn_straddle_thresh", "rpn_target_assign"),
+        "rpn_positive_overlap": check_number(rpn_positive_overlap, "rpn_positive_overlap", "rpn_target_assign"),
+        "rpn_negative_overlap": check_number(rpn_negative_overlap, "rpn_negative_overlap", "rpn_target_assign"),
+        "rpn_fg_fraction": check_number(rpn_fg_fraction, "rpn_fg_fraction", "rpn_target_assign"),
         "use_random": use_random,
         "seed": LayerHelper("rpn_target_assign", "").main_program._next_seed() if use_random else 0,
     }
@@ -216,7 +216,10 @@ def retinanet_target_assign(
         weights [F, 4]: 0 for places that do not count; and how many anchors of each image see objects and one more,
         int32 [N, 1].
     """
-    attrs = {"positive_overlap": float(positive_overlap), "negative_overlap": float(negative_overlap)}
+    attrs = {
+        "positive_overlap": check_number(positive_overlap, "positive_overlap", "retinanet_target_assign"),
+        "negative_overlap": check_number(negative_overlap, "negative_overlap", "retinanet_target_assign"),
+    }
     inputs = {
         "Anchor": anchor_box,
         "GtBoxes": gt_boxes,
@@ -272,13 +275,13 @@ def generate_proposal_labels(
     if class_nums is None:
         raise errors.InvalidArgument("layers.generate_proposal_labels: class_nums has to be given")
     attrs = {
-        "batch_size_per_im": int(batch_size_per_im),
-        "fg_fraction": float(fg_fraction),
-        "fg_thresh": float(fg_thresh),
-        "bg_thresh_hi": float(bg_thresh_hi),
-        "bg_thresh_lo": float(bg_thresh_lo),
+        "batch_size_per_im": check_integer(batch_size_per_im, "batch_size_per_im", "generate_proposal_labels"),
+        "fg_fraction": check_number(fg_fraction, "fg_fraction", "generate_proposal_labels"),
+        "fg_thresh": check_number(fg_thresh, "fg_thresh", "generate_proposal_labels"),
+        "bg_thresh_hi": check_number(bg_thresh_hi, "bg_thresh_hi", "generate_proposal_labels"),
+        "bg_thresh_lo": check_number(bg_thresh_lo, "bg_thresh_lo", "generate_proposal_labels"),
         "bbox_reg_weights": as_floats(bbox_reg_weights, "bbox_reg_weights", "generate_proposal_labels"),
-        "class_nums": int(class_nums),
+        "class_nums": check_integer(class_nums, "class_nums", "generate_proposal_labels"),
         "use_random": use_random,
         "is_cls_agnostic": is_cls_agnostic,
         "is_cascade_rcnn": is_cascade_rcnn,
@@ -342,7 +345,10 @@ def generate_mask_labels(
         "RoiHasMaskInt32": "int32",
         "MaskInt32": "int32",
     }
-    attrs = {"num_classes": int(num_classes), "resolution": int(resolution)}
+    attrs = {
+        "num_classes": check_integer(num_classes, "num_classes", "generate_mask_labels"),
+        "resolution": check_integer(resolution, "resolution", "generate_mask_labels"),
+    }
     of_masks, numbers, masks = append_without_gradient("generate_mask_labels", inputs, outputs, attrs, None)
     return of_masks, numbers, masks
 
@@ -381,11 +387,11 @@ def retinanet_detection_output(
         "ImInfo": im_info,
     }
     attrs = {
-        "score_threshold": float(score_threshold),
-        "nms_top_k": int(nms_top_k),
-        "keep_top_k": int(keep_top_k),
-        "nms_threshold": float(nms_threshold),
-        "nms_eta": float(nms_eta),
+        "score_threshold": check_number(score_threshold, "score_threshold", "retinanet_detection_output"),
+        "nms_top_k": check_integer(nms_top_k, "nms_top_k", "retinanet_detection_output"),
+        "keep_top_k": check_integer(keep_top_k, "keep_top_k", "retinanet_detection_output"),
+        "nms_threshold": check_number(nms_threshold, "nms_threshold", "retinanet_detection_output"),
+        "nms_eta": check_number(nms_eta, "nms_eta", "retinanet_detection_output"),
     }
     if not scores:
         raise errors.InvalidArgument("layers.retinanet_detection_output: there has to be a level at least")
@@ -413,10 +419,10 @@ def distribute_fpn_proposals(
     ]
     restore = helper.create_variable("int32", stop_gradient=True)
     attrs = {
-        "min_level": int(min_level),
-        "max_level": int(max_level),
-        "refer_level": int(refer_level),
-        "refer_scale": int(refer_scale),
+        "min_level": check_integer(min_level, "min_level", "distribute_fpn_proposals"),
+        "max_level": check_integer(max_level, "max_level", "distribute_fpn_proposals"),
+        "refer_level": check_integer(refer_level, "refer_level", "distribute_fpn_proposals"),
+        "refer_scale": check_integer(refer_scale, "refer_scale", "distribute_fpn_proposals"),
     }
     helper.append_op({"FpnRois": fpn_rois}, {"MultiFpnRois": levels, "RestoreIndex": restore}, attrs)
     return levels, restore
@@ -445,7 +451,7 @@ def collect_fpn_proposals(
     count = int(check_number(max_level, "max_level", layer) - check_number(min_level, "min_level", layer)) + 1
     inputs = {"MultiLevelRois": rois[:count], "MultiLevelScores": scores[:count]}
     dtype = check_variable(rois[:1], "multi_rois", layer).dtype
-    attrs = {"post_nms_topN": int(post_nms_top_n)}
+    attrs = {"post_nms_topN": check_integer(post_nms_top_n, "post_nms_top_n", "collect_fpn_proposals")}
     return append_without_gradient("collect_fpn_proposals", inputs, {"FpnRois": dtype}, attrs, name)[0]
 
 
@@ -478,6 +484,10 @@ def box_decoder_and_assign(
     dtype = check_variable(prior_box, "prior_box", "box_decoder_and_assign").dtype
     outputs = {"DecodeBox": dtype, "OutputAssignBox": dtype}
     decoded, assigned = append_without_gradient(
-        "box_decoder_and_assign", inputs, outputs, {"box_clip": float(box_clip)}, name
+        "box_decoder_and_assign",
+        inputs,
+        outputs,
+        {"box_clip": check_number(box_clip, "box_clip", "box_decoder_and_assign")},
+        name,
     )
     return decoded, assigned

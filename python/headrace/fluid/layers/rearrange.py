@@ -13,6 +13,8 @@ from headrace.fluid.layer_helper import (
     LayerHelper,
     append_layer,
     as_integers,
+    check_integer,
+    check_number,
     check_shape,
     check_variable,
     check_variables,
@@ -98,13 +100,13 @@ def crop(
     if isinstance(offsets, Variable):
         inputs["Offsets"] = offsets
     elif offsets is not None:
-        attrs["offsets"] = list(offsets)
+        attrs["offsets"] = check_shape(offsets, "offsets", "crop")
     if isinstance(shape, Variable):
         inputs["Y"] = shape
     elif shape is None:
         raise errors.InvalidArgument("layers.crop: a shape is needed")
     else:
-        attrs["shape"] = list(shape)
+        attrs["shape"] = check_shape(shape, "shape", "crop")
     return append_layer("crop", inputs, attrs, name)
 
 
@@ -156,7 +158,13 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
     """x with more elements around it: for each dimension, how many before and how many after."""
     return append_layer(
-        "pad", {"X": x}, {"paddings": check_shape(paddings, "paddings", "pad"), "pad_value": float(pad_value)}, name
+        "pad",
+        {"X": x},
+        {
+            "paddings": check_shape(paddings, "paddings", "pad"),
+            "pad_value": check_number(pad_value, "pad_value", "pad"),
+        },
+        name,
     )
 
 
@@ -174,7 +182,11 @@ def pad2d(
         paddings: top, bottom, left, right; or an int32 or int64 variable of these four.
         mode: "constant": the new pixels are ``pad_value``; "reflect": as in a mirror; "edge": the nearest pixel.
     """
-    attrs: dict[str, Any] = {"mode": mode, "pad_value": float(pad_value), "data_format": data_format}
+    attrs: dict[str, Any] = {
+        "mode": mode,
+        "pad_value": check_number(pad_value, "pad_value", "pad2d"),
+        "data_format": data_format,
+    }
     if isinstance(paddings, Variable):
         return append_layer("pad2d", {"X": input, "Paddings": paddings}, attrs, name)
     attrs["paddings"] = check_shape(paddings, "paddings", "pad2d")
@@ -183,7 +195,12 @@ def pad2d(
 
 def pad_constant_like(x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None) -> Variable:
     """y with more elements after it, so that it has the shape of ``x``."""
-    return append_layer("pad_constant_like", {"Y": y, "X": x}, {"pad_value": float(pad_value)}, name)
+    return append_layer(
+        "pad_constant_like",
+        {"Y": y, "X": x},
+        {"pad_value": check_number(pad_value, "pad_value", "pad_constant_like")},
+        name,
+    )
 
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
@@ -270,8 +287,9 @@ def stack(x: Variable | Sequence[Variable], axis: int = 0) -> Variable:
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
     """The slices of ``x`` along ``axis``; ``num`` says how many, if that is not known."""
     x = check_variable(x, "x", "unstack")
+    axis = check_integer(axis, "axis", "unstack")
     extent = x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else -1
-    count = extent if num is None else num
+    count = extent if num is None else check_integer(num, "num", "unstack")
     if count <= 0:
         raise errors.InvalidArgument(f"layers.unstack: dimension {axis} of '{x.name}' has to be known, or num given")
     helper = LayerHelper("unstack")

@@ -157,8 +157,8 @@ def dynamic_lstmp(
         "cell_activation": cell_activation,
         "candidate_activation": candidate_activation,
         "proj_activation": proj_activation,
-        "cell_clip": 0.0 if cell_clip is None else float(cell_clip),
-        "proj_clip": 0.0 if proj_clip is None else float(proj_clip),
+        "cell_clip": 0.0 if cell_clip is None else check_number(cell_clip, "cell_clip", "dynamic_lstmp"),
+        "proj_clip": 0.0 if proj_clip is None else check_number(proj_clip, "proj_clip", "dynamic_lstmp"),
     }
     slots = ("BatchGate", "BatchCellPreAct", "BatchHidden")
     return _append_lstm(helper, "dynamic_lstmp", inputs, attrs, width, bias_attr, h_0, c_0, "Projection", slots)
@@ -278,5 +278,9 @@ def lstm_unit(
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr)
     helper = LayerHelper("lstm_unit", name)
     cell, hidden = helper.create_variable(x_t.dtype), helper.create_variable(x_t.dtype)
-    helper.append_op({"X": sums, "C_prev": cell_t_prev}, {"C": cell, "H": hidden}, {"forget_bias": float(forget_bias)})
+    helper.append_op(
+        {"X": sums, "C_prev": cell_t_prev},
+        {"C": cell, "H": hidden},
+        {"forget_bias": check_number(forget_bias, "forget_bias", "lstm_unit")},
+    )
     return hidden, cell

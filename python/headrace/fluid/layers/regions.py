@@ -15,7 +15,15 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_shape, check_variable
+from headrace.fluid.layer_helper import (
+    LayerHelper,
+    append_layer,
+    as_integers,
+    check_integer,
+    check_number,
+    check_shape,
+    check_variable,
+)
 from headrace.fluid.layers.windows import Size, check_filters, check_images, filter_extents, window_extents
 from headrace.fluid.param_attr import ParamAttrLike
 
@@ -73,7 +81,7 @@ def _bins(layer: str, pooled_height: Any, pooled_width: Any, spatial_scale: Any)
     return {
         "pooled_height": int(pooled_height),
         "pooled_width": int(pooled_width),
-        "spatial_scale": float(spatial_scale),
+        "spatial_scale": check_number(spatial_scale, "spatial_scale", layer),
     }
 
 
@@ -143,7 +151,10 @@ def psroi_pool(
     if not isinstance(output_channels, (int, np.integer)):
         raise errors.TypeMismatch(f"layers.psroi_pool: output_channels has to be an integer, got {output_channels!r}")
     _check_scale("psroi_pool", spatial_scale)
-    attrs = {**_bins("psroi_pool", pooled_height, pooled_width, spatial_scale), "output_channels": int(output_channels)}
+    attrs = {
+        **_bins("psroi_pool", pooled_height, pooled_width, spatial_scale),
+        "output_channels": check_integer(output_channels, "output_channels", "psroi_pool"),
+    }
     return append_layer("psroi_pool", {"X": input, "ROIs": rois}, attrs, name)
 
 
@@ -195,9 +206,9 @@ def roi_perspective_transform(
     mask = helper.create_variable("int32", stop_gradient=True)
     matrix = helper.create_variable(input.dtype, stop_gradient=True)
     attrs = {
-        "transformed_height": int(transformed_height),
-        "transformed_width": int(transformed_width),
-        "spatial_scale": float(spatial_scale),
+        "transformed_height": check_integer(transformed_height, "transformed_height", "roi_perspective_transform"),
+        "transformed_width": check_integer(transformed_width, "transformed_width", "roi_perspective_transform"),
+        "spatial_scale": check_number(spatial_scale, "spatial_scale", "roi_perspective_transform"),
     }
     helper.append_op({"X": input, "ROIs": rois}, {"Out": out, "Mask": mask, "TransformMatrix": matrix}, attrs)
     return out, mask, matrix
@@ -235,7 +246,7 @@ def deformable_conv(
     offset = check_variable(offset, "offset", "deformable_conv")
     channels, _ = check_images(input, "deformable_conv", 2, False)
     check_filters(num_filters, "deformable_conv")
-    groups = 1 if groups is None else groups
+    groups = 1 if groups is None else check_integer(groups, "groups", "deformable_conv")
     if groups <= 0 or channels % groups != 0:
         raise errors.InvalidArgument(
             f"layers.deformable_conv: {channels} channels cannot be split into {groups} groups"
@@ -299,7 +310,7 @@ def deformable_roi_pooling(
         "group_size": window_extents(group_size, "group_size"),
         "part_size": window_extents([pooled_height, pooled_width] if part_size is None else part_size, "part_size"),
         "sample_per_part": sample_per_part,
-        "trans_std": float(trans_std),
+        "trans_std": check_number(trans_std, "trans_std", "deformable_roi_pooling"),
     }
     inputs = {"Input": input, "ROIs": rois, "Trans": trans}
     return append_layer("deformable_psroi_pooling", inputs, attrs, name, out_slot="Output", intermediate="TopCount")

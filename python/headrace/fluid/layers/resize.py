@@ -6,7 +6,16 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, append_layer, as_integers, check_variable, declare_known, ints_argument
+from headrace.fluid.layer_helper import (
+    Ints,
+    append_layer,
+    as_integers,
+    check_list,
+    check_number,
+    check_variable,
+    declare_known,
+    ints_argument,
+)
 
 __all__ = ["image_resize", "image_resize_short", "resize_bilinear", "resize_nearest", "resize_trilinear"]
 
@@ -57,20 +66,21 @@ def image_resize(
     if isinstance(size, Variable):
         inputs["OutSize"] = as_integers(size)
     elif size is not None:
+        size = check_list(size, "out_shape", "image_resize")
         if len(size) != len(dimensions):
             raise errors.InvalidArgument(
                 f"layers.image_resize: out_shape must be {' and '.join(dimensions)}, got {list(size)}"
             )
-        given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor", 1)
+        given, sizes = ints_argument(size, "out_shape", "image_resize", "size", "OutSize", "SizeTensor", 1)
         inputs |= given
         known = sizes["size"]
         attrs |= {f"out_{dimension[0]}": extent for dimension, extent in zip(dimensions, known)}
     elif isinstance(scale, Variable):
         inputs["Scale"] = scale
     elif scale is not None:
-        if not scale > 0:
+        attrs["scale"] = check_number(scale, "scale", "image_resize")
+        if not attrs["scale"] > 0:
             raise errors.InvalidArgument(f"layers.image_resize: scale must be greater than 0, got {scale}")
-        attrs["scale"] = float(scale)
     else:
         raise errors.InvalidArgument("layers.image_resize: out_shape or scale is needed")
     out = append_layer(op_type, inputs, attrs, name)

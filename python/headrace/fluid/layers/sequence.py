@@ -8,7 +8,16 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, as_integers, check_variable, check_variables
+from headrace.fluid.layer_helper import (
+    LayerHelper,
+    append_layer,
+    as_integers,
+    check_integer,
+    check_number,
+    check_shape,
+    check_variable,
+    check_variables,
+)
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.tensor import squeeze
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
@@ -60,7 +69,11 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
     outputs = {"Out": out}
     if pool_type.upper() == "MAX":  # the others write no index, so that their gradients must not ask for one
         outputs["MaxIndex"] = helper.create_variable("int32", stop_gradient=True)
-    helper.append_op({"X": input}, outputs, {"pooltype": pool_type.upper(), "pad_value": float(pad_value)})
+    helper.append_op(
+        {"X": input},
+        outputs,
+        {"pooltype": pool_type.upper(), "pad_value": check_number(pad_value, "pad_value", "sequence_pool")},
+    )
     return out
 
 
@@ -176,7 +189,7 @@ def sequence_erase(input: Variable, tokens: Sequence[int], name: str | None = No
     """The elements of each sequence, int32 or int64 [rows, 1], that are none of ``tokens``."""
     helper = LayerHelper("sequence_erase", name)
     out = helper.create_variable(check_variable(input, "input", "sequence_erase").dtype, stop_gradient=True)
-    helper.append_op({"X": input}, {"Out": out}, {"tokens": list(tokens)})
+    helper.append_op({"X": input}, {"Out": out}, {"tokens": check_shape(tokens, "tokens", "sequence_erase")})
     return out
 
 
@@ -209,7 +222,9 @@ def row_conv(
             f"got {list(input.shape)}"
         )
     helper = LayerHelper("row_conv")
-    filters = helper.create_weight(param_attr, [future_context_size + 1, width], input.dtype)
+    filters = helper.create_weight(
+        param_attr, [check_integer(future_context_size, "future_context_size", "row_conv") + 1, width], input.dtype
+    )
     out = helper.create_variable(input.dtype)
     helper.append_op({"X": input, "Filter": filters}, {"Out": out})
     return helper.append_activation(out, act)
@@ -295,7 +310,11 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
         raise errors.InvalidArgument("layers.lod_reset: y or target_lod is needed")
     helper = LayerHelper("lod_reset")
     out = helper.create_variable(x.dtype)
-    helper.append_op(inputs, {"Out": out}, {"target_lod": [] if target_lod is None else list(target_lod)})
+    helper.append_op(
+        inputs,
+        {"Out": out},
+        {"target_lod": [] if target_lod is None else check_shape(target_lod, "target_lod", "lod_reset")},
+    )
     return out
 
 
@@ -309,7 +328,7 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
     if isinstance(level, Variable):
         inputs["Y"] = level
     else:
-        attrs["target_lod"] = list(level)
+        attrs["target_lod"] = check_shape(level, "level", "lod_append")
     out = helper.create_variable(x.dtype)
     helper.append_op(inputs, {"Out": out}, attrs, type="lod_reset")
     return out
@@ -341,6 +360,7 @@ def sequence_conv(
         raise errors.InvalidArgument(
             f"layers.sequence_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
         )
+    filter_size = check_integer(filter_size, "filter_size", "sequence_conv")
     helper = LayerHelper("sequence_conv", name)
     filters = helper.create_weight(param_attr, [filter_size * width, num_filters], input.dtype)
     out = helper.create_variable(input.dtype)

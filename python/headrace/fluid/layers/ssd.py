@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable, declare_known
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable, declare_known
 from headrace.fluid.layers import elementwise, nn, reductions
 from headrace.fluid.layers.convolution import conv2d
 from headrace.fluid.layers.detection import (
@@ -219,8 +219,10 @@ def ssd_loss(
     codes, code_weights, weights = of_rows(codes), cast(of_rows(code_weights), dtype), cast(of_rows(weights), dtype)
     for value in (codes, code_weights, weights):
         value.stop_gradient = True
-    loss = score_loss(targets) * weights * float(conf_loss_weight)
-    loss = loss + smooth_l1(of_rows(location), codes) * code_weights * float(loc_loss_weight)
+    loss = score_loss(targets) * weights * check_number(conf_loss_weight, "conf_loss_weight", "ssd_loss")
+    loss = loss + smooth_l1(of_rows(location), codes) * code_weights * check_number(
+        loc_loss_weight, "loc_loss_weight", "ssd_loss"
+    )
     loss = reductions.reduce_sum(by_image(loss), dim=1, keep_dim=True)
     if not normalize:
         return loss

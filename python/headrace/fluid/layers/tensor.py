@@ -18,6 +18,7 @@ from headrace.fluid.layer_helper import (
     Ints,
     LayerHelper,
     as_integers,
+    check_integer,
     check_shape,
     check_variable,
     check_variables,
@@ -60,7 +61,7 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
     """A variable to be written to."""
     block = default_main_program().current_block()
     name = free_name("create_tensor", block.program) if name is None else name
-    return block.create_var(name=name, dtype=dtype, persistable=persistable)
+    return block.create_var(name=name, dtype=dtype, persistable=bool(persistable))
 
 
 def create_parameter(
@@ -170,7 +171,7 @@ def fill_constant(
     attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype))}
     attrs["value"] = core.as_float(value, "layers.fill_constant: value")
     if isinstance(value, (int, np.integer)):  # may have more digits than a float holds
-        attrs["str_value"] = str(int(value))
+        attrs["str_value"] = str(check_integer(value, "value", "fill_constant"))
     helper.append_op(inputs, {"Out": out}, attrs)
     if inputs:
         declare_known(out, extents.get("shape", []))
@@ -373,7 +374,7 @@ def _with_shape(
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
     """Without the dimensions ``axes``, which must be 1; empty: without all that the program knows to be 1."""
     dims = check_variable(input, "input", "squeeze").shape
-    axes = list(axes) or [d for d, extent in enumerate(dims) if extent == 1]
+    axes = check_shape(axes, "axes", "squeeze") or [d for d, extent in enumerate(dims) if extent == 1]
     helper = LayerHelper("squeeze", name)
     if not axes:
         return _with_shape(helper, "reshape2", input, {"shape": [0] * len(dims)})

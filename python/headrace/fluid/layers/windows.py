@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -65,7 +65,9 @@ def padding_attrs(value: Padding, what: str, dimensions: int, channels_last: boo
         if value.upper() not in ("SAME", "VALID"):
             raise errors.InvalidArgument(f"{what} is 'SAME', 'VALID' or numbers, got {value!r}")
         return {"paddings": [0] * dimensions, "padding_algorithm": value.upper()}
-    numbers: list[int] = []
+    if not isinstance(value, (int, Iterable)):
+        raise errors.TypeMismatch(f"{what} is 'SAME', 'VALID' or numbers, got {value!r}")
+    numbers: list[Any] = []
     for border in [value] if isinstance(value, int) else value:
         if isinstance(border, int):
             numbers.append(border)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_shape, check_variable
 
 __all__ = ["yolo_box", "yolov3_loss"]
 
@@ -73,7 +73,7 @@ def yolov3_loss(
         "anchors": check_shape(anchors, "anchors", "yolov3_loss"),
         "anchor_mask": check_shape(anchor_mask, "anchor_mask", "yolov3_loss"),
         "class_num": class_num,
-        "ignore_thresh": float(ignore_thresh),
+        "ignore_thresh": check_number(ignore_thresh, "ignore_thresh", "yolov3_loss"),
         "downsample_ratio": downsample_ratio,
         "use_label_smooth": use_label_smooth,
     }
@@ -111,7 +111,7 @@ def yolo_box(
     attrs = {
         "anchors": check_shape(anchors, "anchors", "yolo_box"),
         "class_num": class_num,
-        "conf_thresh": float(conf_thresh),
+        "conf_thresh": check_number(conf_thresh, "conf_thresh", "yolo_box"),
         "downsample_ratio": downsample_ratio,
         "clip_bbox": clip_bbox,
     }
