@@ -96,11 +96,14 @@ def check_list(value: Any, what: str, layer: str) -> list[Any]:
 
 
 def check_integer(value: Any, what: str, layer: str) -> int:
-    """``value``, which has to be a number, as an integer: fractions are cut off, as in Fluid."""
+    """``value``, which has to be a whole number, as an integer."""
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be an integer, got {value!r:.80}") from None
+        number = None
+    if number is None or (isinstance(value, (float, np.floating)) and number != value):
+        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be an integer, got {value!r:.80}")
+    return number
 
 
 def check_number(value: Any, what: str, layer: str) -> float:

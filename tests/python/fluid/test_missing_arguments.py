@@ -109,6 +109,11 @@ def test_one_argument_that_is_none_is_an_error_of_the_layer(shape: list[int], va
             "layers.random_data_generator: low has to be a number",
         ),
         (lambda x: layers.stack(None), "layers.stack: x has to be a Variable or a list of Variables, got NoneType"),
+        (lambda x: layers.fc(x, 2, 1.5), "layers.fc: num_flatten_dims has to be an integer, got 1.5"),
+        (
+            lambda x: layers.layer_norm(x, begin_norm_axis=1.5),
+            "layers.layer_norm: begin_norm_axis has to be an integer",
+        ),
         (lambda x: layers.dynamic_lstm(x, None), "layers.dynamic_lstm: size has to be a number, got None"),
         (lambda x: layers.py_reader(4, None, None), "layers.py_reader: shapes has to be a list or tuple, got None"),
         (lambda x: layers.py_func(None, x, x), "layers.py_func: func has to be a function, got None"),
