@@ -545,7 +545,7 @@ def append_layer(
     outputs[out_slot] = helper.create_variable(dtype, name=name if exact_name else None)
     if intermediate is not None and not intermediate_first:
         outputs[intermediate] = helper.create_variable(dtype)
-    helper.append_op(inputs, outputs, attrs)
+    helper.append_op(variables, outputs, attrs)
     return helper.append_activation(outputs[out_slot], act)
 
 

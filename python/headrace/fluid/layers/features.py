@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import append_layer, check_number, check_shape
+from headrace.fluid.layer_helper import append_layer, check_integer, check_shape
 
 __all__ = ["continuous_value_model", "similarity_focus"]
 
@@ -36,5 +36,5 @@ def similarity_focus(input: Variable, axis: int, indexes: Sequence[int], name: s
         axis: 1, 2 or 3.
     """
     layer = "similarity_focus"
-    attrs = {"axis": int(check_number(axis, "axis", layer)), "indexes": check_shape(indexes, "indexes", layer)}
+    attrs = {"axis": check_integer(axis, "axis", layer), "indexes": check_shape(indexes, "indexes", layer)}
     return append_layer("similarity_focus", {"X": input}, attrs, name, exact_name=True)

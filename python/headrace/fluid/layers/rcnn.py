@@ -448,7 +448,7 @@ def collect_fpn_proposals(
     layer = "collect_fpn_proposals"
     rois = check_variables(multi_rois, "multi_rois", layer)
     scores = check_variables(multi_scores, "multi_scores", layer)
-    count = int(check_number(max_level, "max_level", layer) - check_number(min_level, "min_level", layer)) + 1
+    count = check_integer(max_level, "max_level", layer) - check_integer(min_level, "min_level", layer) + 1
     inputs = {"MultiLevelRois": rois[:count], "MultiLevelScores": scores[:count]}
     dtype = check_variable(rois[:1], "multi_rois", layer).dtype
     attrs = {"post_nms_topN": check_integer(post_nms_top_n, "post_nms_top_n", "collect_fpn_proposals")}
