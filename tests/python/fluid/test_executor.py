@@ -359,7 +359,7 @@ def test_ctrl_c_ends_a_program_between_operators(exe: fluid.Executor) -> None:
     x = layers.data("x", [size, size], append_batch_size=False)
     done = layers.create_global_var([1], 0.0, "float32", persistable=True, name="done")
     out = x
-    for _ in range(400):
+    for _ in range(4000):
         out = layers.scale(layers.matmul(out, x), 1.0 / size)
     layers.assign(layers.reshape(layers.reduce_sum(out), [1]) * 0.0 + 1.0, done)
     exe.run(fluid.default_startup_program())
