@@ -524,15 +524,12 @@ class SerialIterator(abc.ABC):
 def exit_with(life: int, sockets: str = "") -> None: ...
 def mark_signal(signal: int, fd: int) -> None: ...
 
+_MersenneTwisterState = tuple[Any, Any, bytes, Any]
+_MersenneTwister = tuple[Any, _MersenneTwisterState | None, Callable[[], Any], Callable[[int], None]]
+
 class GlobalGenerators:
     def __init__(
-        self,
-        random: Any,
-        random_state: tuple[Any, Any] | None,
-        seed_random: Callable[[int], None],
-        numpy: Any,
-        numpy_state: tuple[Any, Any] | None,
-        seed_numpy: Callable[[int], None],
+        self, random: _MersenneTwister, numpy: _MersenneTwister, find_torch: Callable[[], _MersenneTwister]
     ) -> None: ...
     def seed(self, epoch_key: int, record_key: int) -> None: ...
 

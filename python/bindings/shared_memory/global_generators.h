@@ -5,46 +5,74 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 
 namespace headrace::python {
 
-// The state of a generator that is a Mersenne Twister, MT19937 (Matsumoto and Nishimura, 1998), where that keeps it.
-struct MersenneTwister {
-  static constexpr size_t kWords = 624;
+// A generator that may be a Mersenne Twister, and its state, if it is known where it keeps that.
+//
+// Thread-safety: the caller holds the GIL, and the generator's lock, if Python knows one.
+class MersenneTwister {
+ public:
+  // A tuple of the generator; its state or None; what makes it forget a number that it has drawn in advance; and what
+  // seeds the generator at hand by 64 bits in its own way, which takes 4 to 30 µs, for a state that is not known.
+  //
+  // A state is a tuple of buffers over the 624 words of 32 bits, and over the bytes that say which word is the next; of
+  // these bytes when it is the first; and of a buffer over the seed of 64 bits, or None if the generator keeps none.
+  //
+  // Throws InvalidArgument for buffers of other sizes, and what Python raises for those that cannot be written to.
+  explicit MersenneTwister(const pybind11::tuple& description);
 
-  std::byte* words = nullptr;      // of 32 bits; null: nobody knows where they are
-  uint32_t* position = nullptr;    // of the next word
-  pybind11::object generator{};    // whose state it is
-  pybind11::object seed_slowly{};  // seeds the generator at hand in its own way, which takes 4 to 30 µs
+  const pybind11::object& generator() const { return generator_; }
+  bool is_known() const { return words_ != nullptr; }
 
-  // Puts random bits that depend on the seed in place of all words.
-  void Fill(uint64_t seed) const;
+  // Sets all words to random bits that depend on the seed alone, of 63 bits, or seeds in the generator's own way.
+  void Seed(uint64_t seed);
+  void SeedSlowly(uint64_t seed) const;
+
+ private:
+  // Whether nothing has been drawn since Seed, so that no number was drawn in advance.
+  bool IsAsSeeded() const;
+
+  pybind11::object generator_;
+  pybind11::object forget_;
+  pybind11::object seed_slowly_;
+  std::byte* words_ = nullptr;
+  std::byte* position_ = nullptr;
+  std::byte* seed_ = nullptr;  // null: the generator keeps none
+  std::string first_position_;
+  uint64_t first_words_ = 0;  // two of them, as Seed has set them
+  uint64_t last_words_ = 0;
 };
 
-// Seeds them for a sample. Their own ways to take a seed cost more than many samples, so the states of Python's and
-// NumPy's are written where they are.
+// Seeds them for a sample. Their own ways to take a seed cost more than many samples, so their states are written where
+// they are.
 //
 // Thread-safety: the caller holds the GIL. NumPy draws without it, under the lock of its generator, which is taken.
+// torch draws without it, too, under a lock that is out of reach: if another thread of the program draws while a sample
+// is seeded, then it draws other numbers, as it would with that lock; whichever of the writes to the position comes
+// last, the next word is one of the state's.
 class GlobalGenerators {
  public:
-  GlobalGenerators(MersenneTwister random, MersenneTwister numpy);
+  // Descriptions as MersenneTwister takes them; `find_torch`, called once torch has been imported, returns torch's.
+  GlobalGenerators(const pybind11::tuple& random, const pybind11::tuple& numpy, pybind11::object find_torch);
 
   // Seeds all of them, torch's only if it has been imported, as a function of the two keys.
   void Seed(uint64_t epoch_key, uint64_t record_key);
 
  private:
-  void SeedRandom(uint64_t seed);
   void SeedNumpy(uint64_t seed);
   void SeedTorch(uint64_t seed);
 
-  const MersenneTwister random_;
-  const MersenneTwister numpy_;
-  // Methods that run for each sample.
+  MersenneTwister random_;
+  MersenneTwister numpy_;
+  std::optional<MersenneTwister> torch_;  // none until torch has been imported
+  pybind11::object find_torch_;
+  // NumPy's methods that run for each sample.
   pybind11::object get_bit_generator_;
-  pybind11::object set_bit_generator_;
   pybind11::object acquire_;
   pybind11::object release_;
-  pybind11::object torch_manual_seed_;  // null until torch has been imported
 };
 
 // What stands for a row of a batch as the record of GlobalGenerators::Seed.

@@ -304,16 +304,21 @@ def test_seeded_numbers_look_random() -> None:
     # Each bit is set half of the time, whatever its place, and neighbouring seeds share half of their bits.
     assert abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / 20
     assert abs((bits[1:] == bits[:-1]).mean(axis=1) - 0.5).max() < 6 * 0.5 / np.sqrt(bits.shape[1])
+    # No seed continues with the words of another: 7 pairs of so many random words are expected to be equal.
+    words = np.concatenate([_core.mersenne_twister_words(seed) for seed in range(400)])
+    assert len(words) - len(np.unique(words)) < 25
 
 
 def test_the_memory_of_a_state_has_the_size_of_one() -> None:
-    def seeds(words: Any, position: Any) -> None:
-        _core.GlobalGenerators(None, (words, position), print, None, None, print)
+    def seeds(words: Any, position: Any, seed: Any = None) -> None:
+        unknown = None, None, print, print
+        _core.GlobalGenerators((None, (words, position, bytes(4), seed), print, print), unknown, lambda: unknown)
 
     words, position = np.zeros(624, np.uint32), np.zeros((), np.uint32)
     seeds(words, position)
-    for wrong in ((words[1:], position), (words, words), (words, position.astype(np.uint64))):
-        with pytest.raises(ValueError, match="624 words"):
+    seeds(words, position, np.zeros((), np.uint64))
+    for wrong in ((words[1:], position), (words, words), (words, position.astype(np.uint64)), (words, position, words)):
+        with pytest.raises(ValueError, match="of a Mersenne Twister has"):
             seeds(*wrong)
     with pytest.raises((BufferError, ValueError)):
         seeds(bytes(4 * 624), position)
