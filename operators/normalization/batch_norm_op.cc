@@ -120,6 +120,13 @@ struct Channels {
   // to[column] = of(c) for each column of channel c.
   template <typename T, typename Of>
   void FillColumns(const Of& of, T* to) const {
+    if (pixels == 1) {  // in vectors
+      HEADRACE_INDEPENDENT_ITERATIONS
+      for (int64_t c = 0; c < channels; ++c) {
+        to[c] = of(c);
+      }
+      return;
+    }
     for (int64_t c = 0; c < channels; ++c) {
       std::fill_n(to + c * pixels, pixels, of(c));
     }
@@ -172,9 +179,14 @@ struct Channels {
     std::fill_n(totals, n, 0.0);
     for (int64_t part = 0; part < Parts(); ++part) {
       const auto rows = static_cast<double>(std::min(RowsPerPart(), images - part * RowsPerPart()));
+      HEADRACE_INDEPENDENT_ITERATIONS
       for (int64_t j = 0; j < n; ++j) {
         totals[j] += of(part * n + j, j, rows);
       }
+    }
+    if (pixels == 1) {
+      std::copy_n(totals, n, sums);
+      return;
     }
     for (int64_t c = 0; c < channels; ++c) {
       sums[c] = std::accumulate(totals + c * pixels, totals + (c + 1) * pixels, 0.0);
