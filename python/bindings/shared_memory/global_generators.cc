@@ -116,7 +116,12 @@ void GlobalGenerators::SeedNumpy(uint64_t seed) {
     return;
   }
   Call(acquire_);
-  numpy_.Seed(seed);
+  try {
+    numpy_.Seed(seed);
+  } catch (...) {
+    Call(release_);
+    throw;
+  }
   Call(release_);
 }
 
