@@ -529,7 +529,7 @@ _MersenneTwister = tuple[Any, _MersenneTwisterState | None, Callable[[], Any], C
 
 class GlobalGenerators:
     def __init__(
-        self, random: _MersenneTwister, numpy: _MersenneTwister, find_torch: Callable[[], _MersenneTwister]
+        self, random: _MersenneTwister, numpy: _MersenneTwister, find_torch: Callable[[], _MersenneTwister | None]
     ) -> None: ...
     def seed(self, epoch_key: int, record_key: int) -> None: ...
 

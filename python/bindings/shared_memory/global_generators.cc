@@ -130,7 +130,11 @@ void GlobalGenerators::SeedTorch(uint64_t seed) {
     if (!py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict()).contains("torch")) {
       return;
     }
-    torch_.emplace(py::cast<py::tuple>(find_torch_()));
+    const py::object found = find_torch_();
+    if (found.is_none()) {
+      return;
+    }
+    torch_.emplace(py::cast<py::tuple>(found));
   }
   torch_->Seed(seed);
 }
@@ -144,8 +148,9 @@ void BindGlobalGenerators(py::module_& m) {
            "number that it has drawn in advance; and one that seeds it by 64 bits in its own way, used if its state is "
            "not known, or, with numpy, if the program has chosen another generator. A state: buffers over the 624 "
            "words, and over the bytes that say which one is the next; these bytes when it is the first; and a buffer "
-           "over the seed of 64 bits, or None. `find_torch` returns such a description of torch's, once that has been "
-           "imported. ValueError or BufferError for buffers of another size, or that cannot be written to.")
+           "over the seed of 64 bits, or None. `find_torch`, called once a module torch is there, returns such a "
+           "description, or None while that is being imported. ValueError or BufferError for buffers of another size, "
+           "or that cannot be written to.")
       .def("seed", &GlobalGenerators::Seed, py::arg("epoch_key"), py::arg("record_key"),
            "Seeds them, torch's only if it has been imported, as a function of two keys of 64 bits.");
   m.attr("COLLATION_ROW") = kCollationRow;

@@ -55,7 +55,8 @@ class MersenneTwister {
 // last, the next word is one of the state's.
 class GlobalGenerators {
  public:
-  // Descriptions as MersenneTwister takes them; `find_torch`, called once torch has been imported, returns torch's.
+  // Descriptions as MersenneTwister takes them; `find_torch`, called once a module torch is there, returns torch's, or
+  // None while another thread imports it.
   GlobalGenerators(const pybind11::tuple& random, const pybind11::tuple& numpy, pybind11::object find_torch);
 
   // Seeds all of them, torch's only if it has been imported, as a function of the two keys.

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,3 +129,15 @@ def test_a_generator_whose_state_looks_otherwise_is_seeded_in_its_own_way(monkey
         numbers.append((torch.randn(1).item(), torch.rand(700).tolist()))
     other.seed(1, 3)
     assert numbers[0] == numbers[1] != (torch.randn(1).item(), torch.rand(700).tolist())
+
+
+def test_torch_is_left_alone_while_it_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = global_generators.global_generators.__wrapped__()
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    found.seed(1, 2)
+    expected = random.random()
+    monkeypatch.undo()
+    torch.manual_seed(7)
+    found.seed(1, 2)
+    assert random.random() == expected
+    assert torch.initial_seed() != 7

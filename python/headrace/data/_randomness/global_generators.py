@@ -53,9 +53,12 @@ def _numpy_random() -> _Generator:
     return generator, state, forget, _seed_numpy
 
 
-def _torch() -> _Generator:
+def _torch() -> _Generator | None:
+    """None while another thread imports it."""
+    generator = getattr(sys.modules["torch"], "default_generator", None)
+    if generator is None:
+        return None
     # Not torch.manual_seed, which looks for devices to seed, too, and takes a hundred times as long.
-    generator = sys.modules["torch"].default_generator
     return generator, _state_of_torch(generator), functools.partial(generator.manual_seed, 0), _seed_torch
 
 
