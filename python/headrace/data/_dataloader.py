@@ -144,8 +144,10 @@ class DataLoader(Generic[Batch]):
         on_state_mismatch: what :meth:`load_state_dict` does with a state of a loader whose batches were others, because
             of its batch size, number of loaders, dataset, order or seed. "raise": a ValueError. "adapt": if only the
             size of the (global) batches differs, the epoch continues with the batch that contains the next sample, so
-            that at most the beginning of this batch is repeated. Otherwise the epoch restarts. A RuntimeWarning says
-            what is repeated.
+            that at most the beginning of this batch is repeated; not with a sampler whose order the state cannot
+            repeat: one that is not seekable, has no state, and draws from no generator of torch's. Otherwise the epoch
+            restarts; a sampler of the same type then begins it with the state that it had at its beginning. A
+            RuntimeWarning says what is repeated, or left out.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them; or "position": from the sample's
             position in the epoch, so that a record that comes twice draws different numbers. ``collate_fn`` and

@@ -143,6 +143,58 @@ def test_an_iterator_that_nobody_reads_costs_a_sampler_that_goes_on_nothing(num_
         assert [rows(batch) for batch in loader] == epoch
 
 
+def left_in_epoch_1(taken: int, **arguments: Any) -> tuple[list[list[int]], dict[str, Any]]:
+    """The indices of three epochs of a sampler that goes on, and a state after that many batches of the second."""
+    epochs = [list(order) for order in [Remembering()] * 3]
+    loader = DataLoader(seed=5, sampler=Remembering(), **arguments)
+    list(loader)
+    batches = iter(loader)
+    for _ in range(taken):
+        next(batches)
+    return epochs, json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("before", "taken", "after"), [(2, 3, 3), (4, 2, 3), (3, 1, 4), (2, 0, 5), (2, 6, 4)])
+def test_other_batches_of_a_sampler_with_a_state_go_on_at_the_sample(
+    before: int, taken: int, after: int, num_workers: int
+) -> None:
+    epochs, state = left_in_epoch_1(taken, dataset=Ints(11), batch_size=before)
+    resumed = DataLoader(
+        Ints(11), after, sampler=Remembering(), seed=5, num_workers=num_workers, on_state_mismatch="adapt"
+    )
+    repeated = before * taken % after
+    if repeated:
+        with pytest.warns(RuntimeWarning, match=f"begins with {repeated} samples that were already delivered"):
+            resumed.load_state_dict(state)
+    else:
+        resumed.load_state_dict(state)
+    begin = before * taken - repeated
+    assert [i for batch in resumed for i in rows(batch)] == epochs[1][begin:]
+    assert [i for batch in resumed for i in rows(batch)] == epochs[2]
+
+
+@pytest.mark.parametrize("change", [{"dataset": Ints(12)}, {"seed": 6}], ids=["dataset", "seed"])
+def test_an_epoch_that_restarts_is_the_samplers_too(change: dict[str, Any]) -> None:
+    epochs, state = left_in_epoch_1(2, dataset=Ints(11), batch_size=2)
+    arguments: dict[str, Any] = {"dataset": Ints(11), "batch_size": 2, "seed": 5, **change}
+    resumed = DataLoader(sampler=Remembering(), on_state_mismatch="adapt", **arguments)
+    with pytest.warns(RuntimeWarning, match=r"The epoch restarts$"):
+        resumed.load_state_dict(state)
+    assert resumed.state_dict()["epoch"] == 1
+    for epoch in epochs[1:]:
+        assert [i for batch in resumed for i in rows(batch)] == epoch
+
+
+def test_the_state_of_another_sampler_is_said_to_be_dropped() -> None:
+    _, state = left_in_epoch_1(2, dataset=Ints(11), batch_size=2)
+    for sampler in (Counting(), Foreign()):
+        resumed = DataLoader(Ints(11), 2, sampler=sampler, seed=5, on_state_mismatch="adapt")
+        with pytest.warns(RuntimeWarning, match=r"The epoch restarts, without the sampler's part of the state$"):
+            resumed.load_state_dict(state)
+        assert [i for batch in resumed for i in rows(batch)] == list(Foreign())
+
+
 class Untold(Counting):
     """Has no state while it stands at the beginning of an epoch in which ``fails`` says so."""
 

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch.utils import data as torch_data  # noqa: E402
 
 from headrace import errors  # noqa: E402
+from headrace.data import RandomSampler  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 
 
@@ -106,6 +107,10 @@ class Told(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused-i
 
 def values(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
+
+
+def indices(batches: Any) -> list[int]:
+    return [index for batch in values(batches) for index in batch]
 
 
 def saved(loader: DataLoader) -> Any:
@@ -425,6 +430,43 @@ def test_the_state_of_a_sampler_may_hold_anything_and_need_not_be_there_yet() ->
     expected = values(DataLoader(Numbers(), 4, sampler=broken))
     broken.at, broken.epoch = 20, 0
     resumed.load_state_dict(DataLoader(Numbers(), 4, sampler=broken).state_dict())
+    assert values(resumed) == expected
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "remembering": Remembering,
+    "distributed": Distributed,
+    "generator": lambda: torch_data.RandomSampler(range(24), generator=generator()),
+    "global": lambda: torch_data.RandomSampler(range(24)),
+    "subset": lambda: torch_data.SubsetRandomSampler(range(24), generator=generator()),
+    "Headrace's": lambda: RandomSampler(range(24), generator=generator()),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_other_batches_of_a_sampler_that_repeats_its_order_go_on_at_the_sample(kind: str) -> None:
+    loader = DataLoader(Numbers(), 2, sampler=SAMPLERS[kind]())
+    values(itertools.islice(loader, 1))
+    batches = iter(loader)
+    values(itertools.islice(batches, 3))
+    state, rest = saved(loader), indices(batches)
+    resumed = DataLoader(Numbers(), 3, sampler=SAMPLERS[kind](), on_state_mismatch="adapt")
+    resumed.load_state_dict(state)
+    assert indices(resumed) == rest
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_epoch_that_restarts_has_the_order_of_its_sampler(kind: str) -> None:
+    torch.manual_seed(1)
+    loader = DataLoader(Numbers(), 4, sampler=SAMPLERS[kind]())
+    expected = [values(loader) for _ in range(2)][1]
+    torch.manual_seed(1)
+    loader = DataLoader(Numbers(), 4, sampler=SAMPLERS[kind]())
+    values(loader)
+    values(itertools.islice(loader, 1))
+    resumed = DataLoader(Numbers(25), 4, sampler=SAMPLERS[kind](), on_state_mismatch="adapt")
+    with pytest.warns(RuntimeWarning, match=r"length=24.*The epoch restarts$"):
+        resumed.load_state_dict(saved(loader))
     assert values(resumed) == expected
 
 

@@ -15,7 +15,7 @@ from headrace.data._config import LoaderConfig
 from headrace.data._datasets.datasets import has_state
 from headrace.data._iteration.packed_state import pack, unpack
 from headrace.data._order.choose_order import batches_per_epoch, make_plan, order_name, order_workers
-from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._samplers.sampler_state import SamplerState
 from headrace.data._untold_state import told
 
 _VERSION = 2
@@ -180,8 +180,10 @@ def _adapted(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any
         epoch = integer("the epoch of the state", state["epoch"], 0, MAX_EPOCH)
         seed = config.seed if config.seed_is_given else _seed(state)
         own = has_state(config.dataset) and not config.iterable and "dataset" in details
-        warn(f"{why}. The epoch restarts")
-        return Decoded(Position(epoch), seed, (details["dataset"],) if own else ())
+        plan, given = _plan_of_restart(config, state, details, seed), details.get("plan")
+        dropped = isinstance(given, dict) and SamplerState.KEY in given and SamplerState.KEY not in plan
+        warn(f"{why}. The epoch restarts" + (", without the sampler's part of the state" if dropped else ""))
+        return Decoded(Position(epoch, plan=plan), seed, (details["dataset"],) if own else ())
     if repeated:
         warn(
             f"the state was taken from a loader with global_batch_size={state['global_batch_size']}, but this one has "
@@ -197,17 +199,40 @@ def _resized(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any
     Raises:
         TypeError, ValueError: more than the size differs, or the contents of batches depend on it.
     """
-    mine, sampler = config.global_batch_size, config.index_sampler
+    mine = config.global_batch_size
     size = integer("global_batch_size of the state", state.get("global_batch_size"), 1, MAX_BATCH)
-    by_sample = order_name(config) in ("sequential", "shuffled", "torch", "stream") or isinstance(
-        sampler, SeekableSampler
-    )
+    plan = _begin_of_plan(config, details, _seed(state))
+    # Of a sampler whose state has nothing of its order, only its batches tell whether it repeats that.
+    by_sample = order_name(config) in ("sequential", "shuffled", "torch", "stream") or (config.order is None and plan)
     streams = [_stream(values) for values in _list(details, "streams")]
     if mine is None or not by_sample or details.get("skip") or any(s.ended or s.state is not None for s in streams):
         raise ValueError("the batches are not successive samples of one order")
     batch, repeated = divmod(integer("the batch of the state", state["batch"], 0, MAX_BATCH) * size, mine)
-    others = {name: value for name, value in details.items() if name not in ("streams", "next_stream")}
+    others = {name: value for name, value in details.items() if name not in ("streams", "next_stream", "plan")}
+    others |= {"plan": plan} if plan else {}
     return _decode(config, {**state, "global_batch_size": mine, "batch": batch}, others), repeated
+
+
+def _begin_of_plan(config: LoaderConfig, details: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    """What a state says of the order of its epoch, whatever the batches. Raises as :func:`_plan`."""
+    plan = _plan(config, details, seed)
+    mine = make_plan(config, seed or 0)[1] if plan else None
+    return plan if mine is None else mine.begin_of(plan)
+
+
+def _plan_of_restart(
+    config: LoaderConfig, state: dict[str, Any], details: dict[str, Any], seed: int | None
+) -> dict[str, Any]:
+    """What a state that is not this loader's says of the order of its epoch, as far as that is of the same kind."""
+    if not _equal(state.get("order"), order_name(config)):
+        return {}
+    try:
+        plan = _begin_of_plan(config, details, seed)
+    except (TypeError, ValueError):
+        return {}
+    if not _equal(state.get("length"), _identity(config)["length"]):  # the order need not begin with the same index
+        plan.pop(SamplerState.FIRST, None)
+    return plan
 
 
 def _seed(state: dict[str, Any]) -> int | None:

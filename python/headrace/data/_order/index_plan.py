@@ -24,7 +24,8 @@ class IndexPlan(abc.ABC):
 
     A signal handler may raise at any moment; asking for the same batch again then gives the same result.
 
-    A subclass whose order depends on more than epoch and batch overrides ``states``, ``check`` and ``restore``.
+    A subclass whose order depends on more than epoch and batch overrides ``states``, ``check`` and ``restore``, and
+    ``begin_of`` if that depends on the batches.
     """
 
     @abc.abstractmethod
@@ -44,6 +45,10 @@ class IndexPlan(abc.ABC):
     def check(self, state: dict[str, Any]) -> None:
         """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
         check_keys(state)
+
+    def begin_of(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The part of a state that the order of the whole epoch depends on, however it is divided into batches."""
+        return state
 
     def restore(self, state: dict[str, Any], begun: bool) -> None:  # noqa: B027
         """Makes the next :meth:`start` begin the epoch in which ``state`` was taken.

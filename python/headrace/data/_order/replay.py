@@ -147,6 +147,9 @@ class ReplayPlan(IndexPlan):
         self._draws.check(state)
         self._own.check(state)
 
+    def begin_of(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in state.items() if name != "drawn"}
+
     def restore(self, state: dict[str, Any], begun: bool) -> None:
         self._restored = state
 
