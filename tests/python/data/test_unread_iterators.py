@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,28 @@ import pytest
 from loader_datasets import Ints
 
 from headrace.data import DataLoader, RandomSampler
+
+
+class Onward:
+    """A sampler that goes on where it was left, in the order of its epoch."""
+
+    def __init__(self) -> None:
+        self.at = self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 20:
+            self.at += 1
+            yield (self.at * 7 + self.epoch) % 20
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.at, self.epoch = 0, epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
 
 
 def values(loader: Any) -> list[int]:
@@ -80,3 +103,34 @@ def test_iterators_that_are_read_count_however_others_end() -> None:
     for _ in iter(loader):
         break
     assert loader.state_dict()["epoch"] == 3
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["without workers", "workers", "workers for one epoch"])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_a_sampler_that_goes_on_loses_nothing_to_several_of_which_some_are_read(
+    order: tuple[int, ...], way: dict[str, Any]
+) -> None:
+    plain = DataLoader(Ints(20), batch_size=4, sampler=Onward())
+    epochs = [values(plain) for _ in range(3)]
+    loader = DataLoader(Ints(20), batch_size=4, sampler=Onward(), **way)
+    dropped, read, last = order
+    unread = {number: iter(loader) for number in range(3)}
+    del unread[dropped]
+    assert values(unread[read]) == epochs[0]
+    assert values(unread[last]) == epochs[1]
+    assert values(loader) == epochs[2]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["without workers", "workers", "workers for one epoch"])
+@pytest.mark.parametrize("left", [False, True])
+def test_an_epoch_that_is_chosen_at_the_sampler_beside_one_that_nobody_reads_is_the_next(
+    left: bool, way: dict[str, Any]
+) -> None:
+    expected = values(DataLoader(Ints(20), batch_size=4, sampler=Onward()))
+    sampler = Onward()
+    loader = DataLoader(Ints(20), batch_size=4, sampler=sampler, **way)
+    list(itertools.islice(loader, 1 if left else None))
+    iter(loader)
+    loader.state_dict()
+    sampler.set_epoch(0)
+    assert values(loader) == expected

@@ -322,8 +322,8 @@ class Remembering:
 class Distributed(torch_data.DistributedSampler[int]):
     """As torchdata's: a state at the end of an epoch is followed by nothing, and then by the next one."""
 
-    def __init__(self) -> None:
-        super().__init__(Numbers(), num_replicas=2, rank=1)
+    def __init__(self, count: int = 24) -> None:
+        super().__init__(Numbers(count), num_replicas=2, rank=1)
         self.at = self.start = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -382,6 +382,28 @@ def test_the_state_of_a_sampler_is_that_of_its_epoch_after_one_that_was_left(kin
     rest = values(running)
     assert values(resumed) == rest
     assert rest
+
+
+@pytest.mark.parametrize("unread", ["kept", "dropped", None])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_a_state_before_the_first_batch_is_that_of_its_epoch_after_one_that_was_left(
+    kind: str, workers: int, unread: str | None
+) -> None:
+    loader, resumed = REMEMBERING[kind](num_workers=workers), REMEMBERING[kind]()
+    values(itertools.islice(loader, 1))
+    batches: Any = loader
+    if unread == "kept":
+        batches = iter(loader)
+    elif unread == "dropped":
+        iter(loader)
+    else:
+        loader.set_epoch(1)
+        resumed.set_epoch(1)
+    saved(loader)  # asking changes nothing
+    resumed.load_state_dict(saved(loader))
+    assert values(resumed) == values(batches)
+    assert values(resumed) == values(loader)
 
 
 @pytest.mark.parametrize("draws", [False, True])
@@ -678,26 +700,32 @@ ORDERS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "remembering iterators": lambda length, size: {"batch_size": size, "sampler": Remembering(None, True, length)},
     "remembering batches": lambda length, size: {"batch_sampler": Remembering(size, count=length)},
     "remembering within": torch_batches(lambda length: Remembering(count=length)),
+    "distributed": lambda length, size: {"batch_size": size, "sampler": Distributed(length)},
+    "distributed within": torch_batches(Distributed),
 }
+STREAMS = [Parted, PartedOnward, PartedIterators]
+
+
+def loader_of(kind: Any, length: int, size: int, workers: int, drop_last: bool = False, **more: Any) -> DataLoader:
+    if workers:
+        more |= {"num_workers": workers, "multiprocessing_context": "fork", "max_deaths_per_sample": 40}
+    more |= ORDERS[kind](length, size) if kind in ORDERS else {"batch_size": size}
+    more |= {"drop_last": True} if drop_last and "batch_sampler" not in more else {}
+    return DataLoader(Numbers(length) if kind in ORDERS else kind(length), **more)
 
 
 # HEADRACE_STATES=1000 tries so many programs. The plain twin of a loader is one that is never interrupted.
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HEADRACE_STATES", "6"))))
 def test_epochs_of_random_programs_that_resume_again_and_again(seed: int) -> None:
     rng = random.Random(seed)
-    streams = [Parted, PartedOnward, PartedIterators]
-    kind: Any = rng.choice([*streams, *ORDERS, *ORDERS])
+    kind: Any = rng.choice([*STREAMS, *ORDERS, *ORDERS])
     length, size, workers = rng.randrange(1, 40), rng.choice([1, 2, 3, 5]), rng.choice([0, 1, 3])
     persistent, drop_last = rng.random() < 0.4, rng.random() < 0.3
 
     def make(workers: int) -> DataLoader:
-        more: dict[str, Any] = {"num_workers": workers}
-        if workers:
-            more |= {"persistent_workers": persistent, "multiprocessing_context": "fork", "max_deaths_per_sample": 40}
-            more |= {"prefetch_factor": rng.randrange(2, 5)} if rng.random() < 0.4 else {}
-        more |= ORDERS[kind](length, size) if kind in ORDERS else {"batch_size": size}
-        more |= {"drop_last": True} if drop_last and "batch_sampler" not in more else {}
-        return DataLoader(Numbers(length) if kind in ORDERS else kind(length), **more)
+        more: dict[str, Any] = {"persistent_workers": persistent} if workers else {}
+        more |= {"prefetch_factor": rng.randrange(2, 5)} if workers and rng.random() < 0.4 else {}
+        return loader_of(kind, length, size, workers, drop_last, **more)
 
     # Persistent workers draw one number fewer; each worker has a part of a stream.
     twin = make(min(workers, 1) if kind in ORDERS and persistent else 0 if kind in ORDERS else workers)
@@ -732,3 +760,40 @@ def test_epochs_of_random_programs_that_resume_again_and_again(seed: int) -> Non
             if rng.random() < 0.2:
                 iter(loader)  # nobody reads it
             story.append(f"load, {workers} workers")
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HEADRACE_STATES", "6"))))
+def test_states_of_random_programs_that_leave_epochs_name_what_comes_next(seed: int) -> None:
+    rng = random.Random(seed)
+    kind: Any = rng.choice([*STREAMS, *ORDERS, *ORDERS])
+    length, size, workers = rng.randrange(2, 40), rng.choice([1, 2, 3, 5]), rng.choice([0, 0, 1, 3])
+
+    def make() -> DataLoader:
+        others = rng.choice([0, 1, 3]) if kind in ORDERS else workers
+        return loader_of(kind, length, size, others)
+
+    loader = loader_of(kind, length, size, workers)
+    story: list[Any] = [kind]
+    for _ in range(4):
+        for _ in range(rng.randrange(3)):
+            count = rng.choice([0, 1, rng.randrange(length // size + 2)])
+            values(itertools.islice(iter(loader), count))
+            story.append(f"left after {count}")
+        batches: Any = iter(loader)
+        count = rng.choice([0, 0, 1, rng.randrange(length // size + 2)])
+        if len(values(itertools.islice(batches, count))) < count:
+            batches = loader  # it was at the end
+        story.append(f"state after {count}")
+        if count == 0 and rng.random() < 0.3:  # nobody has read it
+            batches = loader
+            story.append("without it")
+        state = saved(loader)
+        resumed = make()
+        if rng.random() < 0.3:  # it may have read something else before
+            values(itertools.islice(resumed, rng.randrange(4)))
+        resumed.load_state_dict(state)
+        if rng.random() < 0.3:
+            iter(resumed)  # nobody reads it
+        assert values(resumed) == values(batches), story
+        if rng.random() < 0.5:
+            assert values(resumed) == values(loader), story

@@ -140,7 +140,7 @@ class Engine:
         self.stall = stall_watch(config.timeout, self.scheduler, self.workers)
         # Kept at hand, since each batch needs them.
         top_up = self.supply.top_up if self.supply.needed else None
-        self._before = top_up if not self.supply.ahead else None
+        self._before = top_up if self.supply.waits else None
         self._after = top_up if self.supply.ahead else None
         self._tuning = self.workers.tuning
         self._maker, self._serving = self.workers.maker, self.workers.serving

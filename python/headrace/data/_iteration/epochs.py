@@ -159,11 +159,6 @@ class Epochs:
                             running.progress.back = progress.back
                 elif unread:
                     epochs.next, epochs.resuming = progress.back
-                    own = engine.supply.own_begin()
-                    if own and all(getattr(each, "progress", None) is progress for each in epochs.running):
-                        # Indices were drawn ahead: a sampler that goes on from there has to go back to where it was.
-                        # Not if others are under way, for which it has drawn, too.
-                        epochs.next = dataclasses.replace(epochs.next, plan={**own, **epochs.next.plan})
                     if epochs.latest is progress:
                         epochs._chosen_at = progress.batch
                 elif progress.finished:

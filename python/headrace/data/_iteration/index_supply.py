@@ -12,7 +12,6 @@ from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
 from headrace.data._order.index_plan import IndexPlan, Indices, States, as_integers
-from headrace.data._order.replay import ReplayPlan
 from headrace.data._samples.pickling import dumps
 
 
@@ -54,6 +53,8 @@ class IndexSupply:
         self._most_lists = prefetch + 2
         self._lists: collections.OrderedDict[int, Indices] = collections.OrderedDict()
         self.ahead = config.num_workers > 0
+        # Indices that are drawn for an iterator that nobody reads would be lost to a sampler that goes on from there.
+        self.waits = not self.ahead or bool(config.sampler_state)
         self._begin = Position(0)
         self.error: Exception | None = None
 
@@ -71,7 +72,7 @@ class IndexSupply:
             if position.plan:
                 self._plan.restore(dict(position.plan), position.begun)
             self._plan.start(position.epoch, position.batch)
-            if self.ahead:
+            if not self.waits:
                 self.top_up()
 
     def states(self) -> States | None:
@@ -79,10 +80,6 @@ class IndexSupply:
         none.
         """
         return None if self._plan is None else self._plan.states()
-
-    def own_begin(self) -> dict[str, Any]:
-        """The sampler's own part of the state with which this epoch began; {}: none, or nothing was drawn."""
-        return self._plan.own_begin() if isinstance(self._plan, ReplayPlan) else {}
 
     def top_up(self) -> None:
         """Hands over the lists that the scheduler asks for. An error of the sampler ends the supply.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -114,13 +115,29 @@ class ReplayPlan(IndexPlan):
         return self._draws.generator
 
     def own_state(self) -> dict[str, Any]:
-        """The part of a state between two epochs that is the sampler's own."""
-        return self._own.now()
+        """The part of the state that is the sampler's own, of an epoch that has not begun.
 
-    def own_begin(self) -> dict[str, Any]:
-        """The same part of the state with which this epoch has begun; {}: it has not, or the sampler has not told."""
-        own = self._known.own
-        return own if known(own.get(self._own.KEY)) is not None else {}
+        If the epoch before was left, the sampler's state may be the place there. Whether that is where the sampler goes
+        on, only the first index tells: it is drawn, and the sampler put back. Not if the index depends on a generator
+        of torch's, which may draw other numbers until then.
+        """
+        own = self._own.now()
+        if not own or not self._own.left or self.generator is not None:
+            return own
+        first, draws = self._look_ahead()
+        self._own.load(own)
+        if self._look_ahead()[0] == first:
+            self._own.load(own)  # else each iteration begins anew, unless a state was loaded
+        return own if draws else {**own, **({"drawn": 0} if first is None else {self._own.FIRST: first})}
+
+    def _look_ahead(self) -> tuple[int | None, bool]:
+        """The checksum of what another iteration would begin with, and whether torch's global generator decides on it,
+        which stays as it is.
+        """
+        here = {"torch_global": encode_generator(None)} if "torch" in sys.modules else {}
+        with self._draws.repeated(here) as draws:
+            first = self._first_of(iter(self._sampler))[1]
+        return first, bool(draws)
 
     def start(self, epoch: int, batch: int) -> None:
         self._first, self._begun = batch, False
@@ -134,7 +151,7 @@ class ReplayPlan(IndexPlan):
             if known.begun:
                 return known.state(batch)
             upcoming = {} if generator is None else {"torch_generator": encode_generator(generator)}
-            return {**upcoming, **self._own.now()} or known.state(batch)
+            return {**upcoming, **self.own_state()} or known.state(batch)
 
         return state
 
@@ -197,11 +214,12 @@ class ReplayPlan(IndexPlan):
                 with self._draws.repeated(restored) as generators:
                     if not again:
                         own = self._own.begin(restored)
-                    self._own.has_begun = True
+                    self._own.has_begun = self._own.left = True
                     self._indices = iter(self._sampler)
-                    drawn = list(next_items(self._indices, 1)) if own else []
-                    first = index_checksum(self._checked(drawn), 0) if drawn else None
-                    is_meant = first is not None and first == restored.get(self._own.FIRST, first)
+                    drawn, first = self._first_of(self._indices) if own else ([], None)
+                    # An epoch of which a state knows what was drawn, but no first index, has none.
+                    told = self._own.FIRST in restored or "drawn" in restored
+                    is_meant = first == restored.get(self._own.FIRST) if told else first is not None
                     if not again and self._own.KEY in restored and not is_meant:
                         continue
                     checksum = self._pass_over(drawn)
@@ -222,6 +240,11 @@ class ReplayPlan(IndexPlan):
             own = {**own, self._own.FIRST: first}
         self._known.begin(checksum, generators, own)
         self._begun = True
+
+    def _first_of(self, indices: Iterator[Any]) -> tuple[list[Any], int | None]:
+        """What is drawn first, in a list, and its checksum; None: nothing is."""
+        drawn = list(next_items(indices, 1))
+        return drawn, index_checksum(self._checked(drawn), 0) if drawn else None
 
     def _pass_over(self, drawn: list[Any]) -> int:
         """Draws the indices before the first batch, of which ``drawn`` are drawn already, and those of that batch.
@@ -253,6 +276,8 @@ class ReplayPlan(IndexPlan):
                 "state_dict(), or start a new iteration"
             )
         self._broken_off = False
+        if len(drawn) < before + count:
+            self._own.left = False
 
 
 class ReplayBatchPlan(ReplayPlan):

@@ -21,13 +21,18 @@ class SamplerState:
 
     Attributes:
         has_begun: whether the sampler was iterated over.
+        left: whether the latest iteration over it did not come to its end.
     """
 
     KEY, FIRST = "sampler", "sampler_first"
 
     def __init__(self, sampler: Any) -> None:
-        self.has_begun = False
+        self.has_begun = self.left = False
         self._outermost = sampler
+
+    def __bool__(self) -> bool:
+        """Whether the sampler is one that has a state."""
+        return self._sampler is not None
 
     @property
     def _sampler(self) -> Any:
@@ -58,12 +63,16 @@ class SamplerState:
         now. Iterating does not need it: an exception of the sampler is kept.
         """
         if self.KEY in restored:
-            self._sampler.load_state_dict(copy.deepcopy(restored[self.KEY]))
+            self.load(restored)
             return {self.KEY: restored[self.KEY]}
         try:
             return self.now()
         except Exception as error:
             return {self.KEY: UntoldState(self._sampler, error)}
+
+    def load(self, own: dict[str, Any]) -> None:
+        """Has the sampler go back to what :meth:`now` has given."""
+        self._sampler.load_state_dict(copy.deepcopy(own[self.KEY]))
 
     @staticmethod
     def told(own: dict[str, Any]) -> dict[str, Any]:
