@@ -434,3 +434,47 @@ def test_tensors_of_a_sample_lie_in_the_buffers() -> None:
     wanting = torch.ones(2, requires_grad=True)
     assert there_and_back(wanting).requires_grad
     assert type(there_and_back(torch.nn.Parameter(torch.ones(2)))) is torch.nn.Parameter
+
+
+def circular(kind: str, index: int) -> Any:
+    """A sample that contains itself."""
+    sample: Any = [np.ones(2), index] if "list" in kind else {"index": index}
+    part = (sample,) if "tuple" in kind else sample
+    if "list" in kind:
+        sample.append(part)
+    else:
+        sample["itself"] = part
+    return sample
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        *(("list", r"\[2\]"), ("dict", r"\['itself'\]")),
+        *(("list in a tuple", r"\[2\]\[0\]"), ("dict in a tuple", r"\['itself'\]\[0\]")),
+    ],
+)
+def test_a_sample_that_contains_itself_is_an_error_that_names_it(
+    kind: str, where: str, num_workers: int, batch_size: int | None
+) -> None:
+    dataset = Samples([[np.ones(2), i, []] if "list" in kind else {"index": i, "itself": {}} for i in range(6)])
+    dataset.samples[3] = circular(kind, 3)
+    for i in (4, 5) if batch_size else ():
+        dataset.samples[i] = circular(kind, i)
+    batches = iter(DataLoader(dataset, batch_size, num_workers=num_workers))
+    for _ in range(1 if batch_size else 3):
+        next(batches)
+    with pytest.raises(ValueError, match=rf"^sample 3 cannot be collated: its element {where} contains itself\. "):
+        next(batches)
+
+
+def test_of_a_sample_that_is_only_deep_the_error_is_pythons() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        list(DataLoader(Samples([deep]), 1))
+    while deep:  # the interpreter's own recursion has limits, too
+        deep = deep[0]

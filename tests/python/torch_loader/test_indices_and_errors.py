@@ -151,3 +151,22 @@ def test_errors_name_the_worker_and_what_failed() -> None:
 def test_without_workers_it_is_the_exception_itself() -> None:
     error = ValueError("here")
     assert raised(DataLoader, error) is error
+
+
+class Circles(Kinds):
+    """Samples that contain themselves from the fourth on."""
+
+    def __getitem__(self, index: int) -> Any:
+        sample: dict[str, Any] = {"index": index}
+        sample["rest"] = sample if index >= 3 else {}
+        return sample
+
+
+@both
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_a_sample_that_contains_itself_is_an_error_that_names_it(workers: int, batch_size: int | None) -> None:
+    batches = iter(DataLoader(Circles(), batch_size, num_workers=workers))
+    for _ in range(1 if batch_size else 3):
+        next(batches)
+    with pytest.raises(ValueError, match=r"sample 3 cannot be collated: its element \['rest'\] contains itself\. "):
+        next(batches)

@@ -6,6 +6,7 @@ import collections
 import copy
 import copyreg
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,6 +111,39 @@ def parts_of(value: Any) -> list[Any] | None:
     if is_dataclass(value):
         return [getattr(value, name) for name in field_names(value)]
     return list(value) if is_sequence(value) else None
+
+
+def circle_in(value: Any) -> str | None:
+    """Where in a container one is that contains itself, such as ``[2]['key'].field``; None: there is none."""
+    path: list[Any] = []
+    names = [""]
+    done: dict[int, Any] = {}  # which keeps their ids
+    left = [iter([("", value)])]
+    while left and len(left) < sys.getrecursionlimit():
+        for name, part in left[-1]:
+            if any(part is each for each in path):
+                return "".join(names) + name
+            parts = None if id(part) in done else parts_of(part)
+            if parts is not None:
+                path.append(part)
+                names.append(name)
+                left.append(iter(list(zip(_names_of_parts(part), parts))))
+                break
+        else:
+            left.pop()
+            names.pop()
+            if path:
+                done[id(path[-1])] = path.pop()
+    return None
+
+
+def _names_of_parts(value: Any) -> list[str]:
+    """How to get at the parts that :func:`parts_of` gives."""
+    if isinstance(value, Mapping):
+        return [f"[{key!r}]" for key in value]
+    if is_dataclass(value):
+        return [f".{name}" for name in field_names(value)]
+    return [f"[{i}]" for i in range(len(value))]
 
 
 def with_parts(value: Any, parts: list[Any]) -> Any:

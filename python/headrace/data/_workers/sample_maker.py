@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pickle
 import threading
@@ -26,7 +27,8 @@ from headrace.data._randomness.sample_seeds import (
     seed_generators,
 )
 from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
-from headrace.data._samples.describe import describe, sample_prototype
+from headrace.data._samples.containers import circle_in
+from headrace.data._samples.describe import Description, describe, describe_whole, sample_prototype
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.in_process_batches import HandOver, describe_as_is
 from headrace.data._samples.pickling import dumps_from, dumps_sample, loads_sample
@@ -106,6 +108,7 @@ class SampleMaker:
         # Batches that do not feed programs arrive with the strides and shared memory that their arrays have.
         self._take_apart = flattener.result if self._own_collate and not task.feeds else flattener.collated
         dumps_object = dumps_from("collate_fn" if self._own_collate else "the dataset")
+        describe_sample = functools.partial(_described, describe_sample)
         self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps_object)
 
     def _begin(self) -> None:
@@ -319,12 +322,14 @@ class SampleMaker:
     def _write_batch(self, claim: _core.Claim, made: list[list[Any]]) -> None:
         """Collates the samples that are in ``made`` and writes the batch."""
         self._culprit = _COLLATION
-        indices = None if self._own_collate else self.producer.indices(claim, pickle.loads)
-        name_of = getattr(self.task.dataset, "name_of", None)
-        if indices is not None and name_of is not None:
-            indices = [name_of(index) for index in indices]
-        holder = [self._collate(made.pop(), indices)]
+        holder = [self._collate(made.pop(), functools.partial(self._names_of, claim))]
         self.producer.write_batch(claim, *self._written(holder))
+
+    def _names_of(self, claim: _core.Claim) -> list[Any]:
+        """What messages call the samples of a claim."""
+        indices = self.producer.indices(claim, pickle.loads)
+        name_of = getattr(self.task.dataset, "name_of", None)
+        return indices if name_of is None else [name_of(index) for index in indices]
 
     def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
         producer = self.producer
@@ -347,7 +352,7 @@ class SampleMaker:
             rows = len(samples)
             made = [samples]
             del samples
-            holder = [self._collate(made.pop(), list(range(rows)))]
+            holder = [self._collate(made.pop(), lambda: list(range(rows)))]
             producer.write_batch(claim, *self._written(holder), ended, report, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
@@ -377,19 +382,29 @@ class SampleMaker:
             return made
         return producer.make(claim, self._getitem, self._keys(claim))
 
-    def _collate(self, samples: list[Any], indices: list[Any] | None) -> Any:
-        """The result of the collate function for the samples; ``indices`` are for the messages of the default one."""
+    def _collate(self, samples: list[Any], names: Callable[[], list[Any]]) -> Any:
+        """The result of the collate function for the samples; ``names`` gives what messages call them."""
         begin = time.perf_counter_ns()
         producer, collate = self.producer, self.task.collate
-        if collate is None or isinstance(collate, DefaultCollate):
-            stack = default_collate if self.hands_over else collate_in_place
-            batch = stack(samples, indices, None if collate is None else collate.ragged)
-        else:
-            argument = samples[0] if self.task.convert else samples
-            # The function draws the same numbers in any worker, and after any samples.
-            seeds = self.task.seed_records and self.task.stream is None
-            key = position_key(producer.batch, COLLATION_ROW)
-            batch = self._seeded(key, collate, argument) if seeds else collate(argument)
+        try:
+            if collate is None or isinstance(collate, DefaultCollate):
+                stack = default_collate if self.hands_over else collate_in_place
+                batch = stack(samples, names(), None if collate is None else collate.ragged)
+            else:
+                argument = samples[0] if self.task.convert else samples
+                # The function draws the same numbers in any worker, and after any samples.
+                seeds = self.task.seed_records and self.task.stream is None
+                key = position_key(producer.batch, COLLATION_ROW)
+                batch = self._seeded(key, collate, argument) if seeds else collate(argument)
+        except RecursionError:
+            circles = map(circle_in, samples) if _is_default(collate) else ()
+            for name, where in zip(names(), circles):
+                if where is not None:
+                    raise ValueError(
+                        f"sample {name!r} cannot be collated: its element {where} contains itself. Return samples "
+                        "without circles, or pass a collate_fn"
+                    ) from None
+            raise
         producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
@@ -433,6 +448,20 @@ class SampleMaker:
         info = get_worker_info()
         worker = None if info is None else info.id
         return encode_error(error, culprit, index, self.producer.message_room(claim) // 2, worker)
+
+
+def _described(describe: Callable[[Any], Description], sample: Any) -> Description:
+    """What ``describe`` says of a sample; one that contains itself is left to the collate function."""
+    try:
+        return describe(sample)
+    except RecursionError:
+        return describe_whole(sample)
+
+
+def _is_default(collate: Any) -> bool:
+    """Whether a collate function, None included, is not the user's own."""
+    module = getattr(collate, "__module__", None)
+    return collate is None or module == "torch.utils.data._utils.collate" or str(module).startswith("headrace.")
 
 
 # A placeholder for the indices of a claim in messages: few claims fail.
