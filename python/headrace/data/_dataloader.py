@@ -470,7 +470,11 @@ class DataLoader(Generic[Batch]):
         return trace_events(events, self.threads_per_worker, first_pid)
 
     def shutdown(self) -> None:
-        """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers."""
+        """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers.
+
+        A worker that is at a sample finishes it first: what a dataset writes is written to its end. After five seconds,
+        as with PyTorch, it is killed, since it may wait for a server that is gone.
+        """
         if self._epochs.latest is not None:
             self._summary = self.stats()
         self._epochs.close()

@@ -215,7 +215,9 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         backing_of(self).stateful(self).write_trace(path)
 
     def shutdown(self) -> None:
-        """Ends the workers; the next iteration starts workers again."""
+        """Ends the workers, which have up to five seconds for the samples that they are at; the next iteration starts
+        workers again.
+        """
         backing_of(self).shutdown()
 
     def __getstate__(self) -> dict[str, Any]:

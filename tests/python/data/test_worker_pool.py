@@ -340,3 +340,34 @@ def test_descriptions_of_exits() -> None:
     assert describe_exit(-999) == "was killed by signal 999"
     assert describe_exit(3) == "exited with status 3"
     assert describe_exit(None) == "died"
+
+
+class Written:
+    """Writes a file for each sample, which takes longer than a program that ends waits for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        with open(self.folder / str(index), "w") as file:
+            file.write("begins, ")
+            file.flush()
+            time.sleep(1.5)
+            file.write("ends")
+        return index
+
+
+def test_a_shutdown_lets_samples_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "GRACE", 100.0)  # five seconds may be too few on a busy machine
+    loader = DataLoader(Written(tmp_path), 1, num_workers=2)
+    batches = iter(loader)
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    loader.shutdown()
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"begins, ends"}
+    del batches
