@@ -86,8 +86,8 @@ class Optimizer:
             grad_clip: takes the place of the optimizer's.
 
         Returns:
-            The operators that update, and (parameter, gradient) pairs. If the loss depends on no trainable parameter,
-            there are none, and a warning says so.
+            The operators that update, and (parameter, gradient) pairs. The operators are those of ``apply_gradients``.
+            If the loss depends on no trainable parameter, there are none, and a warning says so.
 
         Raises:
             InvalidArgument: the loss is not a single element; or, without ``parameter_list``, the program has no
@@ -134,7 +134,12 @@ class Optimizer:
         return params_grads
 
     def apply_gradients(self, params_grads: ParamGrads, startup_program: Program | None = None) -> list[Operator]:
-        """The second half of ``minimize``: clips, adds weight decay, updates. Parameters without a gradient stay."""
+        """The second half of ``minimize``: clips, adds weight decay, updates. Parameters without a gradient stay.
+
+        Returns:
+            The operators that update: of each parameter, perhaps after one that scales its learning rate, and what
+            follows (``_finish_update``). As in Fluid, those that clip and add weight decay are not among them.
+        """
         return self._apply(params_grads, startup_program, self._grad_clip)
 
     def apply_optimize(
@@ -157,15 +162,17 @@ class Optimizer:
         startup = default_startup_program() if startup_program is None else startup_program
         params_grads = append_gradient_clip_ops(params_grads, grad_clip)
         params_grads = append_regularization_ops(params_grads, self.regularization)
-        updates, block = [], program.global_block()
+        block = program.global_block()
+        first = len(block.ops)
         with program_guard(program, startup):
             self._create_accumulators(block, [parameter for parameter, _ in params_grads])
             for parameter, gradient in params_grads:
                 with program._optimized_guard((parameter, gradient)):
-                    updates.append(self._append_optimize_op(block, (parameter, gradient)))
+                    self._append_optimize_op(block, (parameter, gradient))
             with program._role_guard(OpRole.OPTIMIZE):
                 self._finish_update(block, params_grads)
-        return updates
+        added: list[Operator] = block.ops[first:]
+        return added
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         """Makes the state of an optimizer of one's own, with ``_add_accumulator``, before the updates."""

@@ -816,7 +816,7 @@ def test_an_optimizer_of_ones_own_updates_by_fluids_hooks(name: str | None) -> N
         w.optimize_attr["learning_rate"] = 2.0
         loss = fluid.layers.reduce_sum(w * 3.0)
     ops, _ = optimizer.minimize(loss, startup)  # outside its programs
-    assert [op.type for op in ops] == ["momentum"]
+    assert [op.type for op in ops] == ["scale", "momentum", "increment"]
     velocity, count = (optimizer._get_accumulator(kind, w) for kind in ("velocity", "count"))
     assert velocity.name.startswith(f"{w.name}_own_velocity" if name else f"{w.name}_velocity")
     exe = fluid.Executor()
