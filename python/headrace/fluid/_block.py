@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
+from headrace.fluid._checks import check_instance, check_integer, check_list, check_optional
 from headrace.fluid._names import free_name
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
@@ -70,6 +71,7 @@ class Block:
 
     def var(self, name: str) -> Variable:
         """The variable ``name`` of this very block. NotFound if there is none."""
+        check_instance(name, str, "Block.var: name")
         if name not in self.vars:
             raise errors.NotFound(f"block {self.idx} declares no variable '{name}'")
         return self.vars[name]
@@ -113,11 +115,12 @@ class Block:
             raise errors.TypeMismatch(f"the name of a variable has to be a string, got {name!r:.80}")
         exists = self.desc.has_var(name)
         desc = self.desc.var(name)
+        dims = None if shape is None else check_list(shape, f"the shape of '{name}'")
         given = {
-            "kind": int(type),
-            "shape": None if shape is None else [-1 if d is None else int(d) for d in shape],
+            "kind": check_integer(type, f"the type of '{name}'"),
+            "shape": dims and [-1 if d is None else check_integer(d, f"an extent of '{name}'") for d in dims],
             "dtype": None if dtype is None else int(core.convert_dtype(dtype)),
-            "lod_level": lod_level,
+            "lod_level": None if lod_level is None else check_integer(lod_level, f"the lod_level of '{name}'"),
             "persistable": persistable,
             "stop_gradient": stop_gradient,
         }
@@ -236,6 +239,9 @@ class Block:
         outputs: Mapping[str, SlotValue] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
+        check_instance(type, str, "append_op: type")
+        for what, given in (("inputs", inputs), ("outputs", outputs), ("attrs", attrs)):
+            check_optional(given, Mapping, f"append_op: {what} of '{type}'")
         attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
         reads, writes = _slots(inputs, type, self.program), _slots(outputs, type, self.program)
         desc = self.desc.insert_op(index, type, reads, writes, attributes)

@@ -8,10 +8,10 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import layers
-from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.executor import Executor, check_executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
-from headrace.fluid.layer_helper import LayerHelper, create_initialized_var
+from headrace.fluid.layer_helper import LayerHelper, check_variable, create_initialized_var
 
 __all__ = ["DetectionMAP"]
 
@@ -59,6 +59,7 @@ class DetectionMAP:
     ) -> None:
         if class_num is None:
             raise errors.InvalidArgument("DetectionMAP: class_num, the number of classes, has to be given")
+        gt_box = check_variable(gt_box, "gt_box", "detection_map")
         self._helper = LayerHelper("map_eval")
         columns = [layers.cast(gt_label, gt_box.dtype), gt_box]
         if gt_difficult is not None:
@@ -91,5 +92,6 @@ class DetectionMAP:
 
     def reset(self, executor: Executor, reset_program: Program | None = None) -> None:
         """Forgets all batches, in the global scope. ``reset_program`` is Fluid's."""
+        check_executor(executor)
         tensor = global_scope().var(self.has_state.name).get_tensor()
         tensor.set(np.zeros(1, np.int32), executor.place)

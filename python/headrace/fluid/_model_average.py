@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import initializer, layers, unique_name
-from headrace.fluid._checks import check_number
+from headrace.fluid._checks import check_integer, check_number
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import (
     Block,
@@ -114,8 +114,8 @@ class ModelAverage(_Average):
         main = default_main_program()
         attrs = {
             "average_window": check_number(average_window_rate, "optimizer.ModelAverage: average_window_rate"),
-            "min_average_window": int(min_average_window),
-            "max_average_window": int(max_average_window),
+            "min_average_window": check_integer(min_average_window, "optimizer.ModelAverage: min_average_window"),
+            "max_average_window": check_integer(max_average_window, "optimizer.ModelAverage: max_average_window"),
         }
         parameters = _averaged("ModelAverage")
         with main._role_guard(OpRole.OPTIMIZE):
@@ -188,7 +188,7 @@ class ExponentialMovingAverage(_Average):
 
     def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
+        if not 0 <= check_number(decay, "ExponentialMovingAverage: decay") < 1:
             raise errors.InvalidArgument(f"ExponentialMovingAverage: decay has to be from 0 to below 1, got {decay}")
         self._decay, self._steps = float(decay), thres_steps
         prefix = name or ""

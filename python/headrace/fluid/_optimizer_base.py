@@ -9,7 +9,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer
-from headrace.fluid._checks import check_object
+from headrace.fluid._checks import check_list, check_number, check_object, check_optional, check_pairs
 from headrace.fluid.backward import append_backward, carries_gradient, trained_parameters
 from headrace.fluid.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from headrace.fluid.core import VarType
@@ -58,6 +58,7 @@ class Optimizer:
             )
         check_object(regularization, WeightDecayRegularizer, "L2Decay(0.1)", f"{type(self).__name__}: regularization")
         check_object(grad_clip, GradientClipBase, "GradientClipByValue(1.0)", f"{type(self).__name__}: grad_clip")
+        check_optional(name, str, f"{type(self).__name__}: name")
         self.regularization = regularization
         self._learning_rate = learning_rate
         self._grad_clip = grad_clip
@@ -113,11 +114,13 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise errors.TypeMismatch(f"minimize: the loss has to be a Variable, got {type(loss).__name__}")
         program = loss.block.program
-        if isinstance(parameter_list, (str, Variable)):
+        if isinstance(parameter_list, Variable):
             raise errors.TypeMismatch(
                 f"minimize: parameter_list has to be a list of variables or of their names, got {parameter_list!r}"
             )
+        callbacks = [] if callbacks is None else check_list(callbacks, "backward: callbacks")
         if parameter_list is not None:
+            parameter_list = check_list(parameter_list, "minimize: parameter_list")
             for variable in [_trainable(program, item) for item in parameter_list]:
                 _make_parameter(program, variable)
         elif not trained_parameters(program):
@@ -128,7 +131,7 @@ class Optimizer:
                     f"'{unknown[0]}'. A program that Fluid has stored does not say which of them are parameters: name "
                     f"those that are to be trained, minimize(loss, parameter_list=[…])"
                 )
-        params_grads = append_backward(loss, parameter_list, no_grad_set, [*(callbacks or ()), error_clip_callback])
+        params_grads = append_backward(loss, parameter_list, no_grad_set, [*callbacks, error_clip_callback])
         if not params_grads:
             warn(f"the loss '{loss.name}' depends on no trainable parameter: nothing is trained", UserWarning)
         return params_grads
@@ -155,7 +158,8 @@ class Optimizer:
     def _apply(
         self, params_grads: ParamGrads, startup_program: Program | None, grad_clip: GradientClipBase | None
     ) -> list[Operator]:
-        params_grads = [(parameter, gradient) for parameter, gradient in params_grads if gradient is not None]
+        pairs = check_pairs(params_grads, "apply_gradients: params_grads")
+        params_grads = [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
         if not params_grads:
             return []
         program = params_grads[0][0].block.program
@@ -173,6 +177,10 @@ class Optimizer:
                 self._finish_update(block, params_grads)
         added: list[Operator] = block.ops[first:]
         return added
+
+    def _number(self, value: Any, what: str) -> float:
+        """The argument ``what`` of the constructor, which has to be a number."""
+        return check_number(value, f"{type(self).__name__}: {what}")
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         """Makes the state of an optimizer of one's own, with ``_add_accumulator``, before the updates."""

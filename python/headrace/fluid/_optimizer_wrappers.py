@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import initializer, layers
+from headrace.fluid._checks import check_number
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.framework import (
     Block,
@@ -36,7 +37,7 @@ class LookaheadOptimizer:
 
     def __init__(self, inner_optimizer: Any, alpha: float = 0.5, k: int = 5) -> None:
         self.inner_optimizer = _checked(inner_optimizer, "LookaheadOptimizer")
-        if not 0.0 <= alpha <= 1.0:
+        if not 0.0 <= check_number(alpha, "LookaheadOptimizer: alpha") <= 1.0:
             raise errors.InvalidArgument(f"LookaheadOptimizer: alpha has to be in [0, 1], got {alpha}")
         if not isinstance(k, int) or k < 1:
             raise errors.InvalidArgument(f"LookaheadOptimizer: k has to be a positive number, got {k!r}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._checks import check_instance
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.framework import Variable
@@ -17,6 +18,7 @@ __all__ = ["assign", "is_persistable", "persistables", "put", "values_of"]
 
 def is_persistable(var: Variable) -> bool:
     """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a persistable tensor."""
+    check_instance(var, Variable, "is_persistable: var")
     return var.persistable and var.type == VarType.LOD_TENSOR
 
 

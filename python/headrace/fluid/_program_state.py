@@ -18,6 +18,7 @@ import numpy as np
 from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
+from headrace.fluid._checks import check_instance, check_list, check_path
 from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.executor import Executor, global_scope
@@ -60,11 +61,10 @@ def _split(variables: Iterable[Variable]) -> tuple[list[Variable], list[Variable
 
 
 def _parts(model_path: str | os.PathLike[str]) -> tuple[str, str]:
-    folder, base = os.path.split(os.fspath(model_path))
+    path = check_path(model_path, "model_path")
+    folder, base = os.path.split(path)
     if not base:
-        raise errors.InvalidArgument(
-            f"model_path is a prefix of files, such as 'folder/name', got {os.fspath(model_path)!r}"
-        )
+        raise errors.InvalidArgument(f"model_path is a prefix of files, such as 'folder/name', got {path!r}")
     return folder or ".", base
 
 
@@ -137,7 +137,8 @@ def load_program_state(
     folder, base = _parts(model_path)
     for suffix in (_PARAMETERS, _OTHERS, _MODEL):
         base = base[: -len(suffix)] if base.endswith(suffix) else base
-    for var in var_list or ():
+    wanted = None if var_list is None else check_list(var_list, "var_list")
+    for var in wanted or ():
         if not isinstance(var, Variable):
             raise errors.TypeMismatch(f"var_list takes Variables, got {var!r}")
     with core.FileSetLock(folder):
@@ -145,12 +146,12 @@ def load_program_state(
         others = os.path.join(folder, base + _OTHERS)
         if os.path.exists(others):
             state.update(_read(others))
-    if var_list is None:
+    if wanted is None:
         return state
-    for var in var_list:
+    for var in wanted:
         if var.name not in state:
             raise errors.NotFound(f"{os.path.join(folder, base)} has no value of '{var.name}'")
-    return {var.name: state[var.name] for var in var_list}
+    return {var.name: state[var.name] for var in wanted}
 
 
 def set_program_state(program: AnyProgram, state_dict: Mapping[str, Any]) -> None:
@@ -160,6 +161,7 @@ def set_program_state(program: AnyProgram, state_dict: Mapping[str, Any]) -> Non
     Raises:
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
+    check_instance(state_dict, Mapping, "set_program_state: state_dict")
     known = {var.name: var for var in persistables(program)}
     values = {name: np.asarray(value) for name, value in state_dict.items() if name in known}
     assign([known[name] for name in values], values, global_scope(), "given")
@@ -185,5 +187,6 @@ def load(
         DataLoss: a file is corrupt.
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
-    wanted = list(filter(is_persistable, persistables(program)) if var_list is None else var_list)
+    known = filter(is_persistable, persistables(program))
+    wanted = list(known) if var_list is None else check_list(var_list, "var_list")
     assign(wanted, load_program_state(model_path, wanted), global_scope())

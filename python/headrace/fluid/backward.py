@@ -8,6 +8,7 @@ from typing import Any
 from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
+from headrace.fluid._checks import check_instance, check_list
 from headrace.fluid.clip import append_error_clip_ops, error_clip_callback, find_error_clips
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import GRAD_VAR_SUFFIX, OpRole, Parameter, Program, Variable
@@ -50,7 +51,8 @@ def append_backward(
         raise errors.TypeMismatch(f"append_backward: the loss has to be a Variable, got {type(loss).__name__}")
     if checkpoints:
         raise errors.Unimplemented(f"append_backward: checkpoints has to be None, got {checkpoints!r}")
-    for callback in callbacks or ():
+    callbacks = [] if callbacks is None else check_list(callbacks, "append_backward: callbacks")
+    for callback in callbacks:
         if callback is not error_clip_callback:
             raise errors.Unimplemented(
                 f"append_backward: callbacks may be None or [clip.error_clip_callback], got {callback!r}"
@@ -80,7 +82,11 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
     """Of ``wanted`` those that can have a gradient: Fluid's programs name all parameters, also the statistics of
     batch_norm. NotFound for a missing one, InvalidArgument if none is left.
     """
-    names = [item.name if isinstance(item, Variable) else item for item in wanted]
+    items = check_list(wanted, "append_backward: parameter_list")
+    names = [
+        item.name if isinstance(item, Variable) else check_instance(item, str, "append_backward: a name")
+        for item in items
+    ]
     if not names:
         raise errors.InvalidArgument("append_backward: the list of parameters is empty")
     root = program.global_block()
@@ -103,13 +109,14 @@ def _without_gradient(program: Program, no_grad_set: Collection[Variable | str] 
     """The names of ``no_grad_set``, without those that the program does not have. InvalidArgument for a memory of a
     StaticRNN.
     """
-    names = set()
+    names: set[str] = set()
+    if no_grad_set is None:
+        return names
     memories = {name for name, copies in program._unrolled.items() if not copies}
-    if no_grad_set:
-        networks = [op for block in program.blocks for op in block.ops if op.type == "recurrent"]
-        memories.update(name for op in networks for name in op.attr("ex_states"))
-    for item in no_grad_set or ():
-        name = item.name if isinstance(item, Variable) else item
+    networks = [op for block in program.blocks for op in block.ops if op.type == "recurrent"]
+    memories.update(name for op in networks for name in op.attr("ex_states"))
+    for item in check_list(no_grad_set, "no_grad_set"):
+        name = item.name if isinstance(item, Variable) else check_instance(item, str, "no_grad_set: a name")
         if not program._has_name(name.removesuffix(GRAD_VAR_SUFFIX)):
             warn(f"no_grad_set: the program has no variable '{name}'")
             continue

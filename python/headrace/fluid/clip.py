@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid._checks import check_number, check_object
+from headrace.fluid._checks import check_instance, check_list, check_number, check_object, check_optional, check_pairs
 from headrace.fluid._protocols import DeclaringBlock, DeclaringProgram, GradientClip
 from headrace.fluid._stored_objects import stored
 from headrace.fluid.core import VarType
@@ -45,7 +45,8 @@ class GradientClipBase:
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
         """Adds the operators that clip; returns the pairs with the clipped gradients."""
-        return [(parameter, self._clip(gradient, gradient.block)) for parameter, gradient in params_grads]
+        pairs = check_pairs(params_grads, f"clip.{type(self).__name__}: params_grads")
+        return [(parameter, self._clip(gradient, gradient.block)) for parameter, gradient in pairs]
 
     def _clip(self, gradient: Variable, block: DeclaringBlock) -> Variable:
         raise NotImplementedError
@@ -61,7 +62,7 @@ def _bounds(max: float, min: float | None, what: str) -> tuple[float, float]:
     high = check_number(max, f"clip.{what}: max")
     low = -high if min is None else check_number(min, f"clip.{what}: min")
     if not low <= high:
-        raise errors.InvalidArgument(f"clip.{what}: nothing lies between min={low} and max={high}")
+        raise errors.InvalidArgument(f"clip.{what}: nothing lies between min={low} and max={high}; max comes first")
     return low, high
 
 
@@ -106,10 +107,11 @@ class GradientClipByGlobalNorm(GradientClipBase):
         self.group_name = group_name
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
-        if not params_grads:
-            return params_grads
-        factor = _factor([gradient for _, gradient in params_grads], self.clip_norm)
-        return [(parameter, _scaled(gradient, factor)) for parameter, gradient in params_grads]
+        pairs = check_pairs(params_grads, "clip.GradientClipByGlobalNorm: params_grads")
+        if not pairs:
+            return []
+        factor = _factor([gradient for _, gradient in pairs], self.clip_norm)
+        return [(parameter, _scaled(gradient, factor)) for parameter, gradient in pairs]
 
 
 def _constant(like: Variable, value: float) -> Variable:
@@ -177,8 +179,9 @@ def set_gradient_clip(
     check_object(clip, GradientClipBase, "GradientClipByValue(1.0)", "clip.set_gradient_clip: clip")
     if not isinstance(clip, GradientClipBase):
         raise errors.TypeMismatch(f"clip.set_gradient_clip: clip must be a clip, got {clip!r}")
+    check_optional(program, Program, "clip.set_gradient_clip: program")
     root = (default_main_program() if program is None else program).global_block()
-    items = root.all_parameters() if param_list is None else param_list
+    items = root.all_parameters() if param_list is None else check_list(param_list, "set_gradient_clip: param_list")
     parameters = [root.var(item) if isinstance(item, str) else item for item in items]
     for parameter in parameters:
         if not isinstance(parameter, Parameter):
@@ -200,7 +203,9 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
     Raises:
         InvalidArgument: parameters of one group of GradientClipByGlobalNorm have different limits.
     """
-    param_grads = [(parameter, gradient) for parameter, gradient in param_grads if gradient is not None]
+    check_object(grad_clip, GradientClipBase, "GradientClipByValue(1.0)", "append_gradient_clip_ops: grad_clip")
+    pairs = check_pairs(param_grads, "append_gradient_clip_ops: param_grads")
+    param_grads = [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
     groups: dict[int | str, tuple[GradientClip, list[int]]] = {}
     limits: dict[str, float] = {}
     for place, (parameter, _) in enumerate(param_grads):
@@ -279,6 +284,7 @@ def error_clip_callback(block: Block, context: Any = None) -> None:
     """Clips the output of the last operator of ``block`` if it is the gradient of a variable with an ``error_clip``.
     To be given to ``backward.append_backward`` as a callback, as ``minimize`` does by itself.
     """
+    check_instance(block, Block, "error_clip_callback: block")
     _clip_errors(block, len(block.ops) - 1, find_error_clips(block.program).get(block.idx, {}))
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Union
 import numpy as np
 
 from headrace import errors
+from headrace.fluid._checks import check_instance, check_list, check_optional
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.framework import Program, default_main_program
 from headrace.fluid.lod_tensor import create_lod_tensor
@@ -133,7 +134,7 @@ class CompiledProgram:
         if not isinstance(program_or_graph, Program):
             raise errors.TypeMismatch(f"CompiledProgram takes a Program, got {type(program_or_graph).__name__}")
         self.program = program_or_graph
-        self.build_strategy = _checked(build_strategy, BuildStrategy, "build_strategy")
+        self.build_strategy = check_optional(build_strategy, BuildStrategy, "build_strategy")
         self.places: tuple[CPUPlace, ...] = (CPUPlace(),)
 
     @property
@@ -164,14 +165,13 @@ class CompiledProgram:
         """
         check_loss(self.program, loss_name)
         if build_strategy is not None:
-            self.build_strategy = _checked(build_strategy, BuildStrategy, "build_strategy")
-        _checked(exec_strategy, ExecutionStrategy, "exec_strategy")
-        _checked(share_vars_from, CompiledProgram, "share_vars_from")
+            self.build_strategy = check_optional(build_strategy, BuildStrategy, "build_strategy")
+        check_optional(exec_strategy, ExecutionStrategy, "exec_strategy")
+        check_optional(share_vars_from, CompiledProgram, "share_vars_from")
         if isinstance(places, CPUPlace):
             places = [places]
-        for place in places or ():
-            _checked(place, CPUPlace, "places")
-        self.places = tuple(places) if places else (CPUPlace(),)
+        given = [] if places is None else check_list(places, "places")
+        self.places = tuple(check_instance(place, CPUPlace, "places") for place in given) or (CPUPlace(),)
         return self
 
     def with_inference_optimize(self, config: Any) -> CompiledProgram:
@@ -202,12 +202,12 @@ def memory_optimize(
     skip_grads: bool = True,
 ) -> None:
     """Fluid's; changes nothing: the executor gives temporaries that are not needed at the same time the same memory."""
-    _checked(input_program, Program, "input_program")
+    check_optional(input_program, Program, "input_program")
 
 
 def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
     """Fluid's; changes nothing, see :func:`memory_optimize`."""
-    _checked(input_program, Program, "input_program")
+    check_optional(input_program, Program, "input_program")
 
 
 def check_loss(program: Program, loss_name: str | None) -> None:
@@ -253,9 +253,3 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
     if levels == {0}:
         return rows
     return create_lod_tensor(rows, [list(chain.from_iterable(level)) for level in zip(*lengths)])
-
-
-def _checked(value: Any, kind: type, name: str) -> Any:
-    if value is not None and not isinstance(value, kind):
-        raise errors.TypeMismatch(f"{name} has to be a {kind.__name__}, got {type(value).__name__}")
-    return value

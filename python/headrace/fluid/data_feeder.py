@@ -13,9 +13,11 @@ import numpy as np
 from headrace import errors
 from headrace._wording import counted
 from headrace.fluid import core
+from headrace.fluid._checks import check_list, check_optional
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program
+from headrace.reader._checks import check_readers
 
 __all__ = ["DataFeeder"]
 
@@ -126,12 +128,11 @@ class DataFeeder:
     def __init__(
         self, feed_list: Sequence[Variable | str], place: CPUPlace | None = None, program: Program | None = None
     ) -> None:
+        check_optional(program, Program, "program")
         block = (default_main_program() if program is None else program).global_block()
         self.place = place
         self._columns = []
-        if not isinstance(feed_list, Iterable):
-            raise errors.TypeMismatch(f"feed_list has to be a list or tuple, got {feed_list!r}")
-        for item in feed_list:
+        for item in check_list(feed_list, "feed_list"):
             variable = block.var(item) if isinstance(item, str) else item
             if not isinstance(variable, Variable):
                 raise errors.TypeMismatch(f"feed_list takes Variables or their names, got {type(item).__name__}")
@@ -188,12 +189,12 @@ class DataFeeder:
         Raises:
             InvalidArgument: there are not as many lists as places.
         """
-        wanted = len(cpu_places(num_places))
-        if len(iterable) != wanted:
+        wanted, batches = len(cpu_places(num_places)), check_list(iterable, "feed_parallel: iterable")
+        if len(batches) != wanted:
             raise errors.InvalidArgument(
-                f"feed_parallel takes a list of samples for each of {wanted} places, got {len(iterable)}"
+                f"feed_parallel takes a list of samples for each of {wanted} places, got {len(batches)}"
             )
-        return map(self.feed, iterable)
+        return map(self.feed, batches)
 
     def decorate_reader(
         self,
@@ -209,6 +210,7 @@ class DataFeeder:
             num_places: None: as many as ``cpu_places()``.
             drop_last: whether batches at the end that are not enough for all places are left out.
         """
+        check_readers(reader)
 
         def decorated() -> Iterator[Any]:
             for batch in reader():

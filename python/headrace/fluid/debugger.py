@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from headrace.fluid._checks import check_instance, check_list, check_path
 from headrace.fluid.framework import GRAD_VAR_SUFFIX as _SUFFIX
 from headrace.fluid.framework import Block, Program
 
@@ -39,7 +40,9 @@ def draw_block_graphviz(block: Block, highlights: Iterable[str] | None = None, p
         highlights: names of variables that are filled with a colour.
         path: the file.
     """
-    marked = set(highlights or ())
+    check_instance(block, Block, "draw_block_graphviz: block")
+    path = check_path(path, "draw_block_graphviz: path")
+    marked = set() if highlights is None else set(check_list(highlights, "draw_block_graphviz: highlights"))
     numbers: dict[str, int] = {}
     lines = []
 

@@ -13,6 +13,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
+from headrace.fluid._checks import check_list
 from headrace.fluid._feed_source import sources_of
 from headrace.fluid.compiler import AnyProgram, CompiledProgram, Feed, merge_feeds
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
@@ -278,7 +279,7 @@ def _fetch_names(fetch_list: FetchList) -> list[str]:
     if isinstance(fetch_list, (Variable, str)):
         fetch_list = [fetch_list]
     names = []
-    for item in fetch_list:
+    for item in check_list(fetch_list, "fetch_list"):
         if not isinstance(item, (Variable, str)):
             raise errors.TypeMismatch(f"fetch_list takes Variables or their names, got {type(item).__name__}")
         names.append(item.name if isinstance(item, Variable) else item)

@@ -14,6 +14,7 @@ from headrace import errors
 from headrace.fluid import core
 from headrace.fluid import unique_name as unique_name
 from headrace.fluid._block import Block, names_of
+from headrace.fluid._checks import check_integer, check_optional
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
 from headrace.fluid._variable import GRAD_VAR_SUFFIX, Variable, grad_var_name
@@ -125,7 +126,7 @@ class Program:
         return self.blocks[0]
 
     def block(self, index: int) -> Block:
-        if not 0 <= index < len(self.blocks):
+        if not 0 <= check_integer(index, "Program.block: index") < len(self.blocks):
             raise errors.OutOfRange(f"the program has {len(self.blocks)} blocks, there is no block {index}")
         return self.blocks[index]
 
@@ -414,7 +415,7 @@ def name_scope(prefix: str) -> Iterator[None]:
     """Groups the operators added within it under ``prefix`` (``Operator.namescope``), which is numbered if the program
     has used it there before: "block", "block_1". Names of variables do not change.
     """
-    if not prefix:
+    if not check_optional(prefix, str, "name_scope: prefix"):
         raise errors.InvalidArgument("a name scope needs a prefix")
     uses, path = default_main_program()._name_scope_uses, _current_name_scope() + prefix
     used = uses[path] = uses.get(path, 0) + 1

@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._checks import check_integer, check_number
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Operator, Variable
 
@@ -112,6 +113,8 @@ class UniformInitializer(Initializer):
         diag_step: int = 0,
         diag_val: float = 1.0,
     ) -> None:
+        diag_num = check_integer(diag_num, "UniformInitializer: diag_num")
+        diag_step = check_integer(diag_step, "UniformInitializer: diag_step")
         if (diag_num, diag_step) != (0, 0) and (diag_num <= 0 or diag_step <= 0):
             raise errors.InvalidArgument(
                 "UniformInitializer: expected diag_num and diag_step to be both 0 or both positive, got "
@@ -155,7 +158,9 @@ class XavierInitializer(Initializer):
     def __init__(
         self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
     ) -> None:
-        self.uniform, self.fan_in, self.fan_out, self.seed = uniform, fan_in, fan_out, seed
+        self.uniform, self.seed = uniform, seed
+        self.fan_in = None if fan_in is None else check_number(fan_in, "XavierInitializer: fan_in")
+        self.fan_out = None if fan_out is None else check_number(fan_out, "XavierInitializer: fan_out")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         fans = self._fans(var)
@@ -171,7 +176,8 @@ class MSRAInitializer(Initializer):
     """Keeps the variance of activations through rectifiers (He et al., 2015). Arguments as of XavierInitializer."""
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
-        self.uniform, self.fan_in, self.seed = uniform, fan_in, seed
+        self.uniform, self.seed = uniform, seed
+        self.fan_in = None if fan_in is None else check_number(fan_in, "MSRAInitializer: fan_in")
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         fan_in = self._fans(var)[0] if self.fan_in is None else self.fan_in

@@ -23,6 +23,7 @@ from headrace import errors
 from headrace._warnings import warn
 from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
+from headrace.fluid._checks import check_function, check_instance, check_list, check_optional, check_path
 from headrace.fluid._persistables import assign, is_persistable, persistables, values_of
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid.compiler import AnyProgram, program_of
@@ -93,6 +94,7 @@ Predicate = Callable[[Variable], bool]
 
 def is_parameter(var: Variable) -> bool:
     """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a parameter."""
+    check_instance(var, Variable, "is_parameter: var")
     return isinstance(var, Parameter) or var.desc.is_parameter
 
 
@@ -100,10 +102,12 @@ def _select(
     given: AnyProgram | None, vars: Sequence[Variable | str] | None, predicate: Predicate | None, done: str
 ) -> list[Variable]:
     """The variables to save or load; warns that nothing is ``done`` if there are none."""
-    program, predicate = program_of(given), predicate or is_persistable
+    program, predicate = program_of(given), is_persistable if predicate is None else predicate
+    check_function(predicate, "predicate")
     if vars is not None:
         block = program.global_block()
-        selected = [block.var(item) if isinstance(item, str) else item for item in vars]
+        items = [block.var(item) if isinstance(item, str) else item for item in check_list(vars, "vars")]
+        selected = [check_instance(item, Variable, "each of vars") for item in items]
     else:
         selected = [var for var in program.list_vars() if predicate(var)]
     if not selected:
@@ -118,6 +122,7 @@ def _select(
 
 def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
     """The value of the parameter in the global scope. TypeMismatch if ``para`` is not a parameter."""
+    check_instance(para, Variable, "get_parameter_value: para")
     if not is_parameter(para):
         raise errors.TypeMismatch(f"get_parameter_value: '{para.name}' is not a parameter")
     check_executor(executor)
@@ -126,6 +131,7 @@ def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
 
 def get_parameter_value_by_name(name: str, executor: Executor, program: AnyProgram | None = None) -> np.ndarray:
     """``get_parameter_value`` of the parameter of that name, of the main program unless another is given."""
+    check_instance(name, str, "get_parameter_value_by_name: name")
     program = program_of(program)
     return get_parameter_value(program.global_block().var(name), executor)  # type: ignore[arg-type]
 
@@ -160,19 +166,20 @@ def save_vars(
         IoError: a file cannot be written; then all are as before.
     """
     check_executor(executor)
+    folder, filename = _split(dirname, filename)
     selected = _select(main_program, vars, predicate, "saved")
     if not selected:
         return
-    values = values_of(selected, global_scope() if scope is None else scope)
-    folder, filename = _split(dirname, filename)
+    values = values_of(selected, check_optional(scope, Scope, "scope") or global_scope())
     core.replace_files(folder, _files_of(values, filename))
 
 
 def _split(dirname: str, filename: str | None) -> tuple[str, str | None]:
     """The folder and the name in it of a file, which may be given with folders of its own."""
+    dirname = check_path(dirname, "dirname")
     if filename is None:
-        return os.fspath(dirname), None
-    folder, name = os.path.split(os.path.join(dirname, filename))
+        return dirname, None
+    folder, name = os.path.split(os.path.join(dirname, check_path(filename, "filename")))
     return folder, name
 
 
@@ -195,11 +202,11 @@ def load_vars(
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
     check_executor(executor)
-    scope = global_scope() if scope is None else scope
+    folder, filename = _split(dirname, filename)
+    scope = check_optional(scope, Scope, "scope") or global_scope()
     selected = _select(main_program, vars, predicate, "loaded")
     if not selected:
         return
-    folder, filename = _split(dirname, filename)
     with core.FileSetLock(folder):
         values = _read(folder, filename, selected)
     assign([var for var in selected if var.name in values], values, scope)
@@ -366,6 +373,9 @@ def save_inference_model(
         TypeMismatch: an argument is of another type.
     """
     check_executor(executor)
+    dirname = check_path(dirname, "save_inference_model: dirname")
+    model_filename = check_path(model_filename or _MODEL, "save_inference_model: model_filename")
+    params_filename = check_path(params_filename, "save_inference_model: params_filename") if params_filename else None
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else _list("feeded_var_names", feeded_var_names)
     for feed in feeds:
         if not isinstance(feed, str):
@@ -377,13 +387,13 @@ def save_inference_model(
     names = [target.name for target in targets]
     program = program_of(main_program)
     if not export_for_deployment:
-        _save_model(dirname, f"{model_filename or _MODEL}.main_program", program, params_filename, program_only)
+        _save_model(dirname, f"{model_filename}.main_program", program, params_filename, program_only)
         return names
     program, names = _with_named_targets(program, targets)
     inference = program.desc.inference_program(feeds, names)
     _check_fed(inference.block(0))
     model = Program.parse_from_string(inference.serialize_to_string())
-    _save_model(dirname, model_filename or _MODEL, model, params_filename or None, program_only)
+    _save_model(dirname, model_filename, model, params_filename, program_only)
     return names
 
 
@@ -427,12 +437,12 @@ def _save_model(dirname: str, model: str, program: Program, params_filename: str
     """Writes a program and, unless ``program_only``, what persists in it."""
     files: dict[str, Any] = {model: program.serialize_to_string()}
     if program_only:
-        core.replace_files(os.fspath(dirname), files)
+        core.replace_files(dirname, files)
         return
     parameters = _files_of(values_of(persistables(program), global_scope()), params_filename)
     if model in parameters:
         raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
-    core.replace_files(os.fspath(dirname), files | parameters)
+    core.replace_files(dirname, files | parameters)
 
 
 def _in_columns(program: Program, op_type: str) -> list[str]:
@@ -464,8 +474,12 @@ def load_inference_model(
     check_executor(executor)
     if pserver_endpoints is not None:
         raise errors.Unimplemented("load_inference_model: pserver_endpoints: programs run on one machine")
-    model = os.path.join(dirname, model_filename or _MODEL)
-    with core.FileSetLock(os.fspath(dirname)):
+    dirname = check_path(dirname, "load_inference_model: dirname")
+    model_filename = check_path(model_filename or _MODEL, "load_inference_model: model_filename")
+    if params_filename is not None:
+        params_filename = check_path(params_filename, "load_inference_model: params_filename")
+    model = os.path.join(dirname, model_filename)
+    with core.FileSetLock(dirname):
         try:
             with open(model, "rb") as file:
                 binary = file.read()

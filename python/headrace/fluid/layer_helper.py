@@ -90,20 +90,12 @@ def check_shape(value: Any, what: str, layer: str) -> list[int]:
 
 def check_list(value: Any, what: str, layer: str) -> list[Any]:
     """``value``, which has to be a list, a tuple or another iterable, as a list."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a list or tuple, got {value!r:.80}")
-    return list(value)
+    return _checks.check_list(value, f"layers.{layer}: {what}")
 
 
 def check_integer(value: Any, what: str, layer: str) -> int:
     """``value``, which has to be a whole number, as an integer."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = None
-    if number is None or (isinstance(value, (float, np.floating)) and number != value):
-        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be an integer, got {value!r:.80}")
-    return number
+    return _checks.check_integer(value, f"layers.{layer}: {what}")
 
 
 def check_number(value: Any, what: str, layer: str) -> float:
@@ -485,6 +477,10 @@ class LayerHelper:
                 f"layers.{self.layer_type}: act has to be the name of an activation, or a dict with it, got {act!r:.80}"
             )
         attrs = {"type": act} if isinstance(act, str) else dict(act)
+        if "type" not in attrs:
+            raise errors.InvalidArgument(
+                f"layers.{self.layer_type}: act has to have the name of an activation as its 'type', got {act!r:.80}"
+            )
         act_type = attrs.pop("type")
         out = self.create_variable(x.dtype)
         self.append_op({"X": x}, {"Out": out}, attrs, type=act_type)

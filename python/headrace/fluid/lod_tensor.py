@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace import errors
 from headrace._wording import counted
+from headrace.fluid._checks import check_integer, check_list
 from headrace.fluid.core import CPUPlace, LoDTensor
 
 __all__ = ["create_lod_tensor", "create_random_int_lodtensor"]
@@ -33,13 +34,14 @@ def create_lod_tensor(
     if isinstance(data, LoDTensor):
         data = np.asarray(data)
     if isinstance(data, list):
-        lengths = [len(sequence) for sequence in data]
+        sequences = [_rows(sequence, index) for index, sequence in enumerate(data)]
+        lengths = [len(sequence) for sequence in sequences]
         if not levels or levels[-1] != lengths:
             raise errors.InvalidArgument(
                 f"the sequences have the lengths {lengths}, but the last level of recursive_seq_lens is "
                 f"{levels[-1] if levels else 'missing'}{_hint(levels, sum(lengths))}"
             )
-        filled = [_rows(sequence, index) for index, sequence in enumerate(data) if len(sequence)]
+        filled = [sequence for sequence in sequences if len(sequence)]
         data = np.concatenate(filled) if filled else np.zeros((0, 1), np.int64)
     tensor = LoDTensor()
     tensor.set(data, place)
@@ -98,6 +100,10 @@ def create_random_int_lodtensor(
     levels = _levels(recursive_seq_lens)
     if not levels:
         raise errors.InvalidArgument("recursive_seq_lens needs a level")
-    rows = sum(levels[-1])
-    data = np.random.randint(low, high + 1, size=[rows, *base_shape], dtype=np.int64)
+    low = check_integer(low, "create_random_int_lodtensor: low")
+    high = check_integer(high, "create_random_int_lodtensor: high")
+    if low > high:
+        raise errors.InvalidArgument(f"create_random_int_lodtensor: low is {low}, greater than high, {high}")
+    row = [check_integer(d, "base_shape: an extent") for d in check_list(base_shape, "base_shape")]
+    data = np.random.randint(low, high + 1, size=[sum(levels[-1]), *row], dtype=np.int64)
     return create_lod_tensor(data, recursive_seq_lens, place)

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import layers
+from headrace.fluid._checks import check_integer, check_list
 from headrace.fluid.framework import Variable
 from headrace.fluid.layers.windows import Size
 from headrace.fluid.param_attr import ParamAttrLike
@@ -73,10 +74,11 @@ def img_conv_group(
     """A conv2d for each of ``conv_num_filter``, with batch_norm and dropout after it or not, then a pool2d. What is
     given as a list has an item for each conv2d.
     """
-    count = len(conv_num_filter)
+    filter_numbers = check_list(conv_num_filter, "nets.img_conv_group: conv_num_filter")
+    count = len(filter_numbers)
     out = input
     for filters, padding, size, attr, normalize, drop_rate in zip(
-        conv_num_filter,
+        filter_numbers,
         _for_each(conv_padding, count, "conv_padding"),
         _for_each(conv_filter_size, count, "conv_filter_size"),
         _for_each(param_attr, count, "param_attr"),
@@ -143,7 +145,8 @@ def scaled_dot_product_attention(
             "nets.scaled_dot_product_attention: queries and keys must have the same width, and there must be as many "
             f"keys as values, got {shapes}"
         )
-    if any(shape[2] <= 0 or shape[2] % num_heads for shape in shapes[1:]):
+    num_heads = check_integer(num_heads, "nets.scaled_dot_product_attention: num_heads")
+    if num_heads <= 0 or any(shape[2] <= 0 or shape[2] % num_heads for shape in shapes[1:]):
         raise errors.InvalidArgument(
             f"nets.scaled_dot_product_attention: the widths of {shapes[1:]} cannot be split into {num_heads} heads"
         )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 # What is imported as itself is what Fluid's programs take from here, too.
 from headrace import errors
+from headrace.fluid._checks import check_function
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid._optimizer_base import Optimizer, ParamGrads
 from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
@@ -125,7 +126,9 @@ class DpsgdOptimizer(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, None, name)
-        self._clip, self._batch_size, self._sigma = float(clip), float(batch_size), float(sigma)
+        self._clip = self._number(clip, "clip")
+        self._batch_size = self._number(batch_size, "batch_size")
+        self._sigma = self._number(sigma, "sigma")
         if not self._clip > 0 or not self._batch_size > 0 or not self._sigma >= 0:
             raise errors.InvalidArgument(
                 f"Dpsgd: clip and batch_size have to be positive, sigma 0 or more; got {clip}, {batch_size} and {sigma}"
@@ -164,7 +167,7 @@ class MomentumOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._momentum = float(momentum)
+        self._momentum = self._number(momentum, "momentum")
         self._use_nesterov = bool(use_nesterov)
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
@@ -187,8 +190,8 @@ class AdagradOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._epsilon = float(epsilon)
-        self._initial = float(initial_accumulator_value)
+        self._epsilon = self._number(epsilon, "epsilon")
+        self._initial = self._number(initial_accumulator_value, "initial_accumulator_value")
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         for parameter in parameters:
@@ -223,7 +226,9 @@ class RMSPropOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._rho, self._epsilon, self._momentum = float(rho), float(epsilon), float(momentum)
+        self._rho = self._number(rho, "rho")
+        self._epsilon = self._number(epsilon, "epsilon")
+        self._momentum = self._number(momentum, "momentum")
         self._centered = bool(centered)
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
@@ -262,12 +267,13 @@ class AdamOptimizer(_OperatorOptimizer):
         # Of each beta: what the operator gets as an attribute, and as an input.
         given = {"beta1": (beta1, 0.9), "beta2": (beta2, 0.999)}
         self._betas = {
-            key: default if isinstance(beta, Variable) else float(beta) for key, (beta, default) in given.items()
+            key: default if isinstance(beta, Variable) else self._number(beta, key)
+            for key, (beta, default) in given.items()
         }
         self._beta_inputs = {
             f"{key.title()}Tensor": beta for key, (beta, _) in given.items() if isinstance(beta, Variable)
         }
-        self._epsilon = float(epsilon)
+        self._epsilon = self._number(epsilon, "epsilon")
         self._lazy_mode = bool(lazy_mode)
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
@@ -308,7 +314,9 @@ class LambOptimizer(AdamOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, regularization, name, grad_clip=grad_clip)
-        self._decay = float(lamb_weight_decay)
+        self._decay = self._number(lamb_weight_decay, "lamb_weight_decay")
+        if exclude_from_weight_decay_fn is not None:
+            check_function(exclude_from_weight_decay_fn, f"{type(self).__name__}: exclude_from_weight_decay_fn")
         self._excluded = exclude_from_weight_decay_fn
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
@@ -377,7 +385,8 @@ class AdamaxOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
+        self._beta1, self._beta2 = self._number(beta1, "beta1"), self._number(beta2, "beta2")
+        self._epsilon = self._number(epsilon, "epsilon")
 
     def _create_accumulators(self, block: Block, parameters: Sequence[Parameter]) -> None:
         for parameter in parameters:
@@ -413,7 +422,7 @@ class DecayedAdagradOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._decay, self._epsilon = float(decay), float(epsilon)
+        self._decay, self._epsilon = self._number(decay, "decay"), self._number(epsilon, "epsilon")
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
         return {"decay": self._decay, "epsilon": self._epsilon}
@@ -441,7 +450,7 @@ class AdadeltaOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._epsilon, self._rho = float(epsilon), float(rho)
+        self._epsilon, self._rho = self._number(epsilon, "epsilon"), self._number(rho, "rho")
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
         return {"epsilon": self._epsilon, "rho": self._rho}
@@ -467,7 +476,8 @@ class FtrlOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._l1, self._l2, self._lr_power = float(l1), float(l2), float(lr_power)
+        self._l1, self._l2 = self._number(l1, "l1"), self._number(l2, "l2")
+        self._lr_power = self._number(lr_power, "lr_power")
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
         return {"l1": self._l1, "l2": self._l2, "lr_power": self._lr_power}
@@ -490,8 +500,9 @@ class LarsMomentumOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._momentum = float(momentum)
-        self._lars_coeff, self._lars_weight_decay = float(lars_coeff), float(lars_weight_decay)
+        self._momentum = self._number(momentum, "momentum")
+        self._lars_coeff = self._number(lars_coeff, "lars_coeff")
+        self._lars_weight_decay = self._number(lars_weight_decay, "lars_weight_decay")
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
         return {"mu": self._momentum, "lars_coeff": self._lars_coeff, "lars_weight_decay": self._lars_weight_decay}
@@ -514,7 +525,7 @@ class ProximalGDOptimizer(_OperatorOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, regularization, name, grad_clip)
-        self._l1, self._l2 = float(l1), float(l2)
+        self._l1, self._l2 = self._number(l1, "l1"), self._number(l2, "l2")
 
     def _attributes(self, parameter: Parameter) -> dict[str, float | bool]:
         return {"l1": self._l1, "l2": self._l2}

@@ -8,7 +8,7 @@ from typing import Union
 import numpy as np
 
 from headrace import errors
-from headrace.fluid._checks import check_object
+from headrace.fluid._checks import check_integer, check_object, check_optional
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.initializer import Initializer
 from headrace.fluid.regularizer import WeightDecayRegularizer
@@ -46,7 +46,7 @@ class ParamAttr:
             raise errors.TypeMismatch(f"ParamAttr: learning_rate must be a number, got {learning_rate!r}")
         if not (isinstance(trainable, (int, np.bool_)) and trainable in (0, 1)):
             raise errors.TypeMismatch(f"ParamAttr: trainable must be True or False, got {trainable!r}")
-        self.name = name
+        self.name = check_optional(name, str, "ParamAttr: name")
         self.initializer = initializer
         self.learning_rate = learning_rate
         self.regularizer = regularizer
@@ -106,7 +106,7 @@ class WeightNormParamAttr(ParamAttr):
         do_model_average: bool = False,
     ) -> None:
         super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
-        self.dim = dim
+        self.dim = None if dim is None else check_integer(dim, "WeightNormParamAttr: dim")
 
 
 #: What layers take as ``param_attr`` or ``bias_attr``: True and None mean the defaults, False no such parameter.

@@ -27,6 +27,7 @@ from typing import Any, Union
 
 from headrace import _core, errors
 from headrace._traced import traced_loaders
+from headrace.fluid._checks import check_path
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
@@ -79,6 +80,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: Path = "/tmp/prof
         OSError: the file cannot be written; the table has been printed.
     """
     _check_one_of(sorted_key, (None, "default", *_KEYS), "sorted_key")
+    profile_path = check_path(profile_path, "profile_path")
     if not _core.profiler_is_on():
         return
     spans = _core.stop_profiler()

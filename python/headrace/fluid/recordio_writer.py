@@ -10,7 +10,9 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid._checks import check_instance, check_integer, check_list, check_path
 from headrace.fluid.data_feeder import DataFeeder
+from headrace.reader._checks import check_readers
 
 __all__ = ["convert_reader_to_recordio_file", "convert_reader_to_recordio_files", "create_recordio_writer"]
 
@@ -24,7 +26,11 @@ def create_recordio_writer(
     max_num_records: int = 1000,
 ) -> Iterator[core.RecordIOWriter]:
     """A writer that is closed in the end. If an error comes out of the block, there is no file."""
-    writer = core.RecordIOWriter(filename, compressor, max_num_records)
+    writer = core.RecordIOWriter(
+        check_path(filename, "filename"),
+        check_instance(compressor, core.RecordIOWriter.Compressor, "compressor"),
+        check_integer(max_num_records, "max_num_records"),
+    )
     yield writer
     writer.close()
 
@@ -48,6 +54,7 @@ def convert_reader_to_recordio_file(
     Returns:
         How many records were written.
     """
+    check_readers(reader_creator)
     return _write(filename, reader_creator(), feeder, compressor, max_num_records, feed_order)
 
 
@@ -63,9 +70,10 @@ def convert_reader_to_recordio_files(
     """As ``convert_reader_to_recordio_file``, with ``batch_per_file`` records to a file; the last one may have fewer.
     ``data.recordio`` makes ``data-00000.recordio``, ``data-00001.recordio``, …
     """
-    if batch_per_file <= 0:
+    check_readers(reader_creator)
+    if check_integer(batch_per_file, "batch_per_file") <= 0:
         raise errors.InvalidArgument(f"batch_per_file has to be a positive number, got {batch_per_file!r}")
-    base, extension = os.path.splitext(filename)
+    base, extension = os.path.splitext(check_path(filename, "filename"))
     if extension != ".recordio":
         raise errors.InvalidArgument(f"the name of the files has to end in .recordio, got '{filename}'")
     batches = (batch for batch in reader_creator())
@@ -85,11 +93,13 @@ def _write(
     max_num_records: int,
     feed_order: Sequence[str] | None,
 ) -> int:
+    check_instance(feeder, DataFeeder, "feeder")
+    order = None if feed_order is None else check_list(feed_order, "feed_order")
     written = 0
     with create_recordio_writer(filename, compressor, max_num_records) as writer:
         for batch in batches:
             tensors = feeder.feed(batch)
-            for name in tensors if feed_order is None else feed_order:
+            for name in tensors if order is None else order:
                 if name not in tensors:
                     raise errors.NotFound(f"feed_order names '{name}', but the feeder makes {', '.join(tensors)}")
                 writer.append_tensor(tensors[name])

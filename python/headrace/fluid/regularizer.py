@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.fluid._checks import check_number, check_object, check_pairs
 from headrace.fluid._protocols import DeclaringBlock
 from headrace.fluid._stored_objects import stored
 from headrace.fluid.framework import Parameter, Variable
@@ -38,12 +39,12 @@ class L1DecayRegularizer(WeightDecayRegularizer):
     """The penalty coeff · Σ |parameter|."""
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
-        self.regularization_coeff = regularization_coeff
+        self.regularization_coeff = check_number(regularization_coeff, "regularizer.L1Decay: regularization_coeff")
 
     def __call__(self, param: Parameter, grad: Variable, block: DeclaringBlock) -> Variable:
         sign, decay = _temporary(param, block), _temporary(param, block)
         block.append_op("sign", {"X": param}, {"Out": sign})
-        block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
+        block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": self.regularization_coeff})
         return decay
 
     def __str__(self) -> str:
@@ -55,11 +56,11 @@ class L2DecayRegularizer(WeightDecayRegularizer):
     """The penalty coeff / 2 · Σ parameter²."""
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
-        self.regularization_coeff = regularization_coeff
+        self.regularization_coeff = check_number(regularization_coeff, "regularizer.L2Decay: regularization_coeff")
 
     def __call__(self, param: Parameter, grad: Variable, block: DeclaringBlock) -> Variable:
         decay = _temporary(param, block)
-        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
+        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": self.regularization_coeff})
         return decay
 
     def __str__(self) -> str:
@@ -74,8 +75,9 @@ def append_regularization_ops(
     Args:
         regularization: for parameters that have none of their own.
     """
+    check_object(regularization, WeightDecayRegularizer, "L2Decay(0.1)", "append_regularization_ops: regularization")
     out = []
-    for parameter, gradient in parameters_and_grads:
+    for parameter, gradient in check_pairs(parameters_and_grads, "append_regularization_ops: parameters_and_grads"):
         regularizer = parameter.regularizer or regularization
         total = gradient
         if regularizer is not None and gradient is not None:

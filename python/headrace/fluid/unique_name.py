@@ -9,6 +9,8 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 
+from headrace.fluid._checks import check_instance
+
 __all__ = ["UniqueNameGenerator", "generate", "guard", "switch"]
 
 
@@ -30,7 +32,7 @@ _generator = UniqueNameGenerator()
 
 def generate(key: str) -> str:
     """``key`` and a number that it has not had yet."""
-    return _generator(key)
+    return _generator(check_instance(key, str, "unique_name.generate: key"))
 
 
 def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenerator:

@@ -17,6 +17,11 @@ def check_readers(*readers: Any) -> None:
             )
 
 
+def check_function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise errors.TypeMismatch(f"{name} has to be a function, got {type(value).__name__}")
+
+
 def check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise errors.InvalidArgument(f"{name} has to be a positive number, got {value!r}")

@@ -52,6 +52,8 @@ class PipeReader:
             IoError: in the end, if the command has failed.
             DataLoss: what it writes is cut off, or not compressed by gzip.
         """
+        if not isinstance(line_break, str):
+            raise errors.TypeMismatch(f"line_break has to be a text, got {type(line_break).__name__}")
         output = self.process.stdout
         assert output is not None
         chunks: Iterator[bytes] = iter(functools.partial(output.read, self.bufsize), b"")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.reader._checks import check_positive, check_readers
+from headrace.reader._checks import check_function, check_positive, check_readers
 from headrace.reader._pipe_reader import PipeReader
 from headrace.reader._readahead import LOOK_EVERY, Passes, Readahead
 
@@ -73,6 +73,7 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
     """A reader of the results of ``func``, called with one sample of each reader; it ends with the shortest."""
+    check_function("func", func)
     check_readers(*readers)
     return lambda: map(func, *[reader() for reader in readers])
 
@@ -197,6 +198,7 @@ def xmap_readers(
     check_readers(reader)
     check_positive("process_num", process_num)
     check_positive("buffer_size", buffer_size)
+    check_function("mapper", mapper)
     passes = Passes("xmap_readers", reader, mapper)
 
     def mapped() -> Iterator[Any]:
@@ -281,6 +283,8 @@ def multiprocess_reader(
         use_pipe: makes no difference.
         queue_size: number of samples that may be ahead, up to 512.
     """
+    if not isinstance(readers, Iterable):
+        raise errors.TypeMismatch(f"multiprocess_reader: readers has to be a list, got {type(readers).__name__}")
     readers = list(readers)
     if not readers:
         raise errors.InvalidArgument("multiprocess_reader needs a reader")

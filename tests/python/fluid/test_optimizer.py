@@ -251,7 +251,7 @@ def test_a_parameter_may_have_a_clip_of_its_own(how: str) -> None:
         loss = program.global_block().var(loss.name)
     decay = fluid.regularizer.L2Decay(0.5)
     # The optimizer's clip is for other parameters.
-    fluid.optimizer.SGD(RATE, decay, fluid.clip.GradientClipByNorm(0.01)).minimize(loss)
+    fluid.optimizer.SGD(RATE, decay, grad_clip=fluid.clip.GradientClipByNorm(0.01)).minimize(loss)
     exe = fluid.Executor()
     exe.run(fluid.default_startup_program())
     for _ in range(STEPS):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.fluid import io, unique_name
+from headrace.fluid._checks import check_function, check_path
 from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, scope_guard
 from headrace.fluid.framework import Program, Variable, program_guard
@@ -33,13 +34,14 @@ class Inferencer:
         place: Any = None,
         parallel: bool = False,
     ) -> None:
+        check_function(infer_func, "Inferencer: infer_func")
         self.scope = Scope()
         self.inference_program = Program()
         with program_guard(self.inference_program, Program()), unique_name.guard():
             self.predict_var = infer_func()
         self.exe = Executor(place)
         with scope_guard(self.scope):
-            io.load_persistables(self.exe, os.fspath(param_path), self.inference_program)
+            io.load_persistables(self.exe, check_path(param_path, "Inferencer: param_path"), self.inference_program)
         self.inference_program = self.inference_program.clone(for_test=True)
 
     def infer(self, inputs: Mapping[str, Any], return_numpy: bool = True) -> list[Any]:

@@ -11,11 +11,13 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import io, unique_name
 from headrace.fluid._checkpoint import remove_checkpoints
+from headrace.fluid._checks import check_function, check_integer, check_list, check_optional, check_path
 from headrace.fluid.core import Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import Executor, scope_guard
 from headrace.fluid.framework import Program, Variable, program_guard
 from headrace.fluid.optimizer import Optimizer
+from headrace.reader._checks import check_readers
 
 __all__ = [
     "BeginEpochEvent",
@@ -120,11 +122,9 @@ class Trainer:
         parallel: bool = False,
         checkpoint_config: CheckpointConfig | None = None,
     ) -> None:
-        if checkpoint_config is not None and not isinstance(checkpoint_config, CheckpointConfig):
-            raise errors.TypeMismatch(
-                f"checkpoint_config has to be a CheckpointConfig, got {type(checkpoint_config).__name__}"
-            )
-        self.checkpoint_cfg = checkpoint_config
+        check_function(train_func, "Trainer: train_func")
+        check_function(optimizer_func, "Trainer: optimizer_func")
+        self.checkpoint_cfg = check_optional(checkpoint_config, CheckpointConfig, "checkpoint_config")
         self.scope, self.startup_program, self.train_program = Scope(), Program(), Program()
         self._stopped = False
         with program_guard(self.train_program, self.startup_program), unique_name.guard():
@@ -139,7 +139,7 @@ class Trainer:
         with scope_guard(self.scope):
             self.exe.run(self.startup_program)
             if param_path is not None:
-                io.load_persistables(self.exe, os.fspath(param_path), self.train_program)
+                io.load_persistables(self.exe, check_path(param_path, "Trainer: param_path"), self.train_program)
             #: (epoch, step) of the checkpoint that was loaded; (0, -1): none.
             self._resumed = (0, -1)
             if checkpoint_config is not None:
@@ -171,6 +171,9 @@ class Trainer:
         """
         if reader is None or feed_order is None:
             raise errors.InvalidArgument("train() needs a reader, and the feed_order of its samples")
+        num_epochs = check_integer(num_epochs, "train(): num_epochs")
+        check_function(event_handler, "train(): event_handler")
+        check_readers(reader)
         self._stopped = False
         feeder = DataFeeder(_in_order(feed_order), program=self.train_program)
         names = [out.name for out in self.train_func_outputs]
@@ -217,6 +220,7 @@ class Trainer:
         """The mean of each value that the network returned, over the batches of ``reader``. InvalidArgument if there
         are none.
         """
+        check_readers(reader)
         feeder = DataFeeder(_in_order(feed_order), program=self.test_program)
         wanted = [out.name for out in self.train_func_outputs]
         with scope_guard(self.scope):
@@ -228,17 +232,26 @@ class Trainer:
     def save_params(self, param_path: str | os.PathLike[str]) -> None:
         """Saves the parameters, and what else persists, to a folder."""
         with scope_guard(self.scope):
-            io.save_persistables(self.exe, os.fspath(param_path), self.train_program)
+            io.save_persistables(self.exe, check_path(param_path, "save_params: param_path"), self.train_program)
 
     def save_inference_model(
         self, param_path: str | os.PathLike[str], feeded_var_names: Sequence[str], target_var_indexes: Sequence[int]
     ) -> None:
         """Saves what computes some of the values that the network returned, for ``fluid.io.load_inference_model``."""
-        folder, feeds = os.fspath(param_path), list(feeded_var_names)
-        targets = [self.train_func_outputs[index] for index in target_var_indexes]
+        folder = check_path(param_path, "save_inference_model: param_path")
+        targets, outs = [], self.train_func_outputs
+        for index in check_list(target_var_indexes, "save_inference_model: target_var_indexes"):
+            number = check_integer(index, "save_inference_model: target_var_indexes")
+            if not -len(outs) <= number < len(outs):
+                raise errors.OutOfRange(
+                    f"save_inference_model: target_var_indexes has {number}, but train_func returned {len(outs)} values"
+                )
+            targets.append(outs[number])
         with scope_guard(self.scope):
-            io.save_inference_model(folder, feeds, targets, self.exe, self.train_program)
+            io.save_inference_model(folder, feeded_var_names, targets, self.exe, self.train_program)
 
 
 def _in_order(feed_order: FeedOrder) -> list[str]:
-    return sorted(feed_order, key=feed_order.__getitem__) if isinstance(feed_order, Mapping) else list(feed_order)
+    if isinstance(feed_order, Mapping):
+        return sorted(feed_order, key=feed_order.__getitem__)
+    return check_list(feed_order, "feed_order")

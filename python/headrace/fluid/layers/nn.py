@@ -222,7 +222,9 @@ def _embedding(
     table = helper.create_parameter(param_attr, size, dtype) if len(size) == 2 else None
     if table is None:
         raise errors.InvalidArgument(f"layers.embedding: a table of [rows, width] is needed, got {size}")
-    padding = -1 if padding_idx is None else padding_idx if padding_idx >= 0 else size[0] + padding_idx
+    padding = -1 if padding_idx is None else check_integer(padding_idx, "padding_idx", "embedding")
+    if padding_idx is not None and padding < 0:
+        padding += size[0]
     out = helper.create_variable(dtype)
     ids = check_variable(input, "input", "embedding")
     attrs = {"padding_idx": padding, "is_sparse": is_sparse}

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid._checks import check_function
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_number, check_variable
 from headrace.fluid.layers.elementwise import elementwise_add, elementwise_mul
 from headrace.fluid.layers.nn import matmul, scale
 from headrace.fluid.layers.ops import sigmoid, tanh
@@ -107,6 +108,9 @@ class _Unit:
     ) -> None:
         if not isinstance(hidden_size, int) or hidden_size < 1:
             raise errors.InvalidArgument(f"{name_scope}: hidden_size has to be a positive number, got {hidden_size!r}")
+        for what, function in (("gate_activation", gate_activation), ("activation", activation)):
+            if function is not None:
+                check_function(function, f"{type(self).__name__}: {what}")
         self._helper = LayerHelper(f"{name_scope}/{type(self).__name__}")
         self.hidden_size = hidden_size
         self._param_attr, self._bias_attr = param_attr, bias_attr
@@ -172,7 +176,7 @@ class BasicLSTMUnit(_Unit):
         dtype: Any = "float32",
     ) -> None:
         super().__init__(name_scope, hidden_size, param_attr, bias_attr, gate_activation, activation, dtype)
-        self._forget_bias = float(forget_bias)
+        self._forget_bias = check_number(forget_bias, "forget_bias", "BasicLSTMUnit")
 
     def __call__(self, input: Variable, pre_hidden: Variable, pre_cell: Variable) -> tuple[Variable, Variable]:
         input = check_variable(input, "input", "BasicLSTMUnit")

@@ -71,8 +71,10 @@ def padding_attrs(value: Padding, what: str, dimensions: int, channels_last: boo
     for border in [value] if isinstance(value, int) else value:
         if isinstance(border, int):
             numbers.append(border)
-        else:
+        elif isinstance(border, Iterable):
             numbers += border
+        else:
+            raise errors.TypeMismatch(f"{what} is 'SAME', 'VALID' or numbers, got {value!r}")
     if not isinstance(value, int) and any(not isinstance(border, int) for border in value):
         inner = numbers[2:-2] if channels_last else numbers[4:]
         others = numbers[:2] + numbers[-2:] if channels_last else numbers[:4]

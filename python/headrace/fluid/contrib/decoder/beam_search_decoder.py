@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace import errors
+from headrace.fluid._checks import check_instance, check_optional
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.control_flow import Switch, While, array_read, array_write, is_empty, less_than
@@ -80,6 +81,9 @@ class StateCell:
         out_state: str,
         name: str | None = None,
     ) -> None:
+        check_instance(inputs, Mapping, "StateCell: inputs")
+        check_instance(states, Mapping, "StateCell: states")
+        check_instance(out_state, str, "StateCell: out_state")
         for state, init in states.items():
             if not isinstance(init, InitState):
                 raise errors.TypeMismatch(f"StateCell: state '{state}' must be an InitState, got {type(init).__name__}")
@@ -171,7 +175,7 @@ class TrainingDecoder:
     """
 
     def __init__(self, state_cell: StateCell, name: str | None = None) -> None:
-        self._cell = state_cell
+        self._cell: StateCell = check_instance(state_cell, StateCell, "TrainingDecoder: state_cell")
         self._cell._enter(self)
         self.dynamic_rnn = DynamicRNN(name)
 
@@ -242,6 +246,8 @@ class BeamSearchDecoder:
         end_id: int = 1,
         name: str | None = None,
     ) -> None:
+        check_instance(state_cell, StateCell, "BeamSearchDecoder: state_cell")
+        check_optional(input_var_dict, Mapping, "BeamSearchDecoder: input_var_dict")
         self._helper = LayerHelper("beam_search_decoder", name)
         self._step = fill_constant([1], "int64", 0)
         self._first = fill_constant([1], "int64", 0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace import errors
 from headrace.fluid import layers
+from headrace.fluid._checks import check_list
 from headrace.fluid.framework import Variable
 
 __all__ = ["fused_elemwise_activation"]
@@ -32,7 +33,7 @@ def fused_elemwise_activation(
         scale: the factor of "scale".
         save_intermediate_out: makes no difference.
     """
-    names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
+    names = functor_list.split(",") if isinstance(functor_list, str) else check_list(functor_list, "functor_list")
     two = [name for name in names if name in _OF_TWO]
     one = [name for name in names if name in _OF_ONE]
     if len(names) != 2 or len(two) != 1 or len(one) != 1:
