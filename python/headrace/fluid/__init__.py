@@ -43,7 +43,7 @@ from headrace.fluid import (
     wrapped_decorator,
 )
 from headrace.fluid._data import data
-from headrace.fluid._program_state import load, save
+from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid._refused import refusal
 from headrace.fluid.backward import gradients
 from headrace.fluid.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy, memory_optimize, release_memory
@@ -135,6 +135,7 @@ __all__ = [
     "layers",
     "load",
     "load_op_library",
+    "load_program_state",
     "lod_tensor",
     "memory_optimize",
     "metrics",
@@ -152,6 +153,7 @@ __all__ = [
     "require_version",
     "save",
     "scope_guard",
+    "set_program_state",
     "transpiler",
     "unique_name",
     "version",

@@ -184,10 +184,11 @@ def test_modules_and_constants_are_where_fluid_has_them() -> None:
 
 
 def test_the_true_boxes_of_a_yolo_loss_have_two_names() -> None:
-    maps, boxes, labels = (
+    maps, boxes, labels, scores = (
         fluid.data("maps", [None, 21, 8, 8]),
         fluid.data("boxes", [None, 6, 4]),
         fluid.data("labels", [None, 6], "int32"),
+        fluid.data("scores", [None, 6]),
     )
     others = {
         "anchors": [9, 9, 5, 5, 2, 2],
@@ -196,10 +197,11 @@ def test_the_true_boxes_of_a_yolo_loss_have_two_names() -> None:
         "ignore_thresh": 0.7,
         "downsample_ratio": 32,
     }
-    for names in ("gt_box gt_label", "gtbox gtlabel"):
-        loss = layers.yolov3_loss(maps, **dict(zip(names.split(), (boxes, labels))), **others)
+    for names in ("gt_box gt_label gt_score", "gtbox gtlabel gtscore"):
+        loss = layers.yolov3_loss(maps, **dict(zip(names.split(), (boxes, labels, scores))), **others)
         (op,) = (op for op in loss.block.ops if loss.name in op.output_arg_names)
         assert op.input("GTBox") == ["boxes"]
         assert op.input("GTLabel") == ["labels"]
+        assert op.input("GTScore") == ["scores"]
     with pytest.raises(TypeError, match="gtbox"):
         layers.yolov3_loss(maps, gt_box=boxes, gtbox=boxes, gt_label=labels, **others)

@@ -187,7 +187,7 @@ def test_hashes_and_bilinear_forms(exe: fluid.Executor) -> None:
 def test_argsort_in_either_order(exe: fluid.Executor) -> None:
     x = fluid.data("x", [2, 3])
     value = np.array([[2, 3, 1], [5, 4, 6]], np.float32)
-    got = exe.run(feed={"x": value}, fetch_list=[*layers.argsort(x), *layers.argsort(x, 0, descending=True)])
+    got = exe.run(feed={"x": value}, fetch_list=[*layers.argsort(x), *layers.argsort(x, 0, True)])
     expected = [np.sort(value), np.argsort(value), [[5, 4, 6], [2, 3, 1]], [[1, 1, 1], [0, 0, 0]]]
     for result, wanted in zip(got, expected):
         np.testing.assert_array_equal(result, wanted)

@@ -218,6 +218,12 @@ def test_an_array_is_part_of_the_program(dtype: str) -> None:
         np.testing.assert_array_equal(value, expected)
 
 
+def test_signs_of_an_array_and_of_a_variable() -> None:
+    array = np.array([3, 0, -2], np.float32)
+    for value in run(fluid.layers.sign(array), fluid.layers.sign(fluid.layers.assign(array))):
+        np.testing.assert_array_equal(value, [1, 0, -1])
+
+
 def test_arrays_of_other_dtypes_are_no_part_of_a_program() -> None:
     for array in (np.zeros(2), np.zeros(2, np.int8)):
         with pytest.raises(TypeError, match=rf"layers\.assign: .*got {array.dtype}; convert it"):

@@ -155,7 +155,7 @@ def test_auc(exe: fluid.Executor) -> None:
 def test_metrics_of_tags_and_pixels(exe: fluid.Executor) -> None:
     tags, truth = rows("tags", 1, "int64", 1), rows("truth", 1, "int64", 1)
     pixels, labels = rows("pixels", 4, "int32"), rows("labels", 4, "int32")
-    outs = [*layers.chunk_eval(tags, truth, "IOB", 1), *layers.mean_iou(pixels, labels, 2)]
+    outs = [*layers.chunk_eval(tags, truth, "IOB", (3 - 1) / 2), *layers.mean_iou(pixels, labels, 2)]
     lod = [[2, 2]]
     feed = {
         "tags": fluid.create_lod_tensor(np.array([[0], [1], [2], [0]]), lod, fluid.CPUPlace()),

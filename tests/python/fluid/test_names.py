@@ -187,7 +187,7 @@ FLUID = {
     "layers.Switch": "name",
     "layers.While": "cond is_test name",
     "layers.argmin": "x axis",
-    "layers.argsort": "input axis name descending",
+    "layers.argsort": "input axis descending name",
     "layers.array_length": "array",
     "layers.array_read": "array i",
     "layers.array_write": "x i array",

@@ -76,7 +76,7 @@ def test_states_are_arrays_by_name(exe: fluid.Executor, tmp_path: Path) -> None:
     main = fluid.default_main_program()
     exe.run(fluid.default_startup_program())
     fluid.io.save(main, tmp_path / "m")
-    loaded = fluid.io.load_program_state(tmp_path / "m")
+    loaded = fluid.load_program_state(tmp_path / "m")
     assert same(loaded, state())
     assert set(fluid.io.load_program_state(tmp_path / "m", [main.global_block().var("w")])) == {"w"}
     for suffix in (".pdparams", ".pdopt", ".pdmodel"):

@@ -123,7 +123,7 @@ def chunk_eval(
     slots = ("NumInferChunks", "NumLabelChunks", "NumCorrectChunks")
     counts = {slot: helper.create_variable("int64", stop_gradient=True) for slot in slots}
     attrs = {
-        "num_chunk_types": num_chunk_types,
+        "num_chunk_types": check_integer(num_chunk_types, "num_chunk_types", "chunk_eval"),
         "chunk_scheme": chunk_scheme,
         "excluded_chunk_types": check_shape(excluded_chunk_types or [], "excluded_chunk_types", "chunk_eval"),
     }

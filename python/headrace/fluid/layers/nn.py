@@ -249,7 +249,7 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
 
 
 def argsort(
-    input: Variable, axis: int = -1, name: str | None = None, descending: bool = False
+    input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
 ) -> tuple[Variable, Variable]:
     """The elements in order along ``axis``, and where they were (int64). ``descending``: the greatest first."""
     helper = LayerHelper("argsort", name)

@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_number, check_variable
+from headrace.fluid.layers.tensor import assign
 
 __all__ = [
     "abs",
@@ -179,7 +182,16 @@ round = _function("round")
 rsqrt = _function("rsqrt")
 selu = _function("selu")
 sigmoid = _function("sigmoid")
-sign = _function("sign")
+
+
+_sign = _function("sign")
+
+
+def sign(x: Variable | np.ndarray, name: str | None = None) -> Variable:
+    return _sign(assign(x) if isinstance(x, np.ndarray) else x, name=name)
+
+
+sign.__doc__ = f"{_document('sign')}\n    x may also be an array, which becomes part of the program, as in Fluid."
 sin = _function("sin")
 soft_relu = _function("soft_relu")
 softplus = _function("softplus")

@@ -12,12 +12,12 @@ from headrace.fluid.layer_helper import LayerHelper, check_number, check_shape, 
 __all__ = ["yolo_box", "yolov3_loss"]
 
 
-def _as_in_fluid_1_3(layer: Callable[..., Variable]) -> Callable[..., Variable]:
-    """Lets the true boxes and their labels have the names that they had in Fluid 1.3."""
+def _as_in_fluid_1_4(layer: Callable[..., Variable]) -> Callable[..., Variable]:
+    """Lets the true boxes, their labels and scores have the names that they had until Fluid 1.4."""
 
     @functools.wraps(layer)
     def renamed(*args: Any, **kwargs: Any) -> Variable:
-        for old, new in (("gtbox", "gt_box"), ("gtlabel", "gt_label")):
+        for old, new in (("gtbox", "gt_box"), ("gtlabel", "gt_label"), ("gtscore", "gt_score")):
             if old in kwargs and new not in kwargs:
                 kwargs[new] = kwargs.pop(old)
         return layer(*args, **kwargs)
@@ -25,7 +25,7 @@ def _as_in_fluid_1_3(layer: Callable[..., Variable]) -> Callable[..., Variable]:
     return renamed
 
 
-@_as_in_fluid_1_3
+@_as_in_fluid_1_4
 def yolov3_loss(
     x: Variable,
     gt_box: Variable,
