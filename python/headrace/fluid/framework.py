@@ -239,8 +239,8 @@ class Program:
         """A copy that shares parameters and readers by name; ``for_test``: one that evaluates, and trains nothing.
 
         With ``for_test`` the copy computes as in inference (dropout and batch_norm know of it) and has neither the
-        backward pass nor the optimizer's operators, nor what computes learning rates: the attribute "op_role" of an
-        operator, which is stored with a program, says which these are.
+        backward pass nor the optimizer's operators, nor what computes learning rates, nor the variables of these: the
+        attribute "op_role" of an operator, which is stored with a program, says which they are.
         """
         program = self._of_desc(self.desc.copy())
         if for_test:
@@ -286,21 +286,18 @@ class Program:
                     op._set_attr("is_test", True)
 
     def _drop_backward(self) -> None:
-        """Removes the operators that only training needs."""
+        """Removes the operators that only training needs, and the variables that only they use, but no parameters."""
+        dropped: set[str] = set()
         for block in self.blocks:
-            written: set[str] = set()
             for index in range(len(block.ops) - 1, -1, -1):
                 if block.ops[index].is_backward:
-                    written.update(block.ops[index].output_arg_names)
+                    dropped.update(_names_in(block.ops[index]))
                     block._remove_op(index)
-            self._drop_unused(block, written)
-
-    def _drop_unused(self, block: Block, names: Iterable[str]) -> None:
-        """Removes those variables of ``block`` among ``names`` that no operator mentions and that do not persist."""
-        used = {name for b in self.blocks for op in b.ops for name in (*op.input_arg_names, *op.output_arg_names)}
-        for name in names:
-            if name in block.vars and name not in used and not block.vars[name].persistable:
-                block._remove_var(name)
+        dropped -= {name for block in self.blocks for op in block.ops for name in _names_in(op)}
+        for block in self.blocks:
+            for name in dropped & block.vars.keys():
+                if not isinstance(block.vars[name], Parameter) and not block.vars[name].is_data:
+                    block._remove_var(name)
 
     def _prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
         """A copy with only the operators of the root block that ``targets`` need when ``feeds`` are given."""
@@ -428,3 +425,7 @@ def name_scope(prefix: str) -> Iterator[None]:
 
 def _current_name_scope() -> str:
     return "/" + "".join(f"{prefix}/" for prefix in _name_scopes)
+
+
+def _names_in(op: Operator) -> list[str]:
+    return [*op.input_arg_names, *op.output_arg_names]
