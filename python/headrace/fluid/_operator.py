@@ -35,6 +35,11 @@ class Operator:
         return self.desc.is_training
 
     @property
+    def _role(self) -> int:
+        """The number that its attribute "op_role" is; see core.OpRole."""
+        return int(self.desc.attrs().get(core.OP_ROLE, 0))
+
+    @property
     def namescope(self) -> str:
         """The name scopes it was added in: "/encoder/layer_0/"."""
         return str(self.desc.attrs().get(core.OP_NAME_SCOPE, "/"))

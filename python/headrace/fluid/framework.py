@@ -7,6 +7,7 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -288,16 +289,57 @@ class Program:
     def _drop_backward(self) -> None:
         """Removes the operators that only training needs, and the variables that only they use, but no parameters."""
         dropped: set[str] = set()
+        for_updates: set[str] = set()
         for block in self.blocks:
             for index in range(len(block.ops) - 1, -1, -1):
-                if block.ops[index].is_backward:
-                    dropped.update(_names_in(block.ops[index]))
+                op = block.ops[index]
+                if op.is_backward:
+                    dropped.update(_names_in(op))
+                    if op._role & (OpRole.OPTIMIZE | OpRole.LR_SCHED):
+                        for_updates.update(op.input_arg_names)
                     block._remove_op(index)
+        dropped.update(self._drop_sources(for_updates))
         dropped -= {name for block in self.blocks for op in block.ops for name in _names_in(op)}
         for block in self.blocks:
             for name in dropped & block.vars.keys():
                 if not isinstance(block.vars[name], Parameter) and not block.vars[name].is_data:
                     block._remove_var(name)
+
+    def _drop_sources(self, names: set[str]) -> set[str]:
+        """Removes the operators of the root block that compute ``names`` and nothing else, if no other operator reads
+        these: a program's own schedule of learning rates, or what it does with gradients. Returns the names that the
+        operators mention.
+        """
+        root, mentioned, wanted = self.global_block(), set[str](), set(names)
+        readers = _readers(op for block in self.blocks for op in block.ops)
+        read_later: set[str] = set()
+        for index in range(len(root.ops) - 1, -1, -1):
+            op = root.ops[index]
+            outputs = set(op.output_arg_names)
+            blocks = list(self._blocks_in(op))
+            inside = [op, *(each for block in blocks for each in block.ops)]
+            own = _readers(inside)
+            kept = {name for name in outputs & root.vars.keys() if root.vars[name].persistable}
+            is_read = outputs & read_later or any(readers[name] > own[name] for name in kept)
+            if is_read or not outputs or not outputs <= wanted or op._role & OpRole.LOSS:
+                read_later |= own.keys()
+            else:
+                mentioned.update(name for each in inside for name in _names_in(each))
+                wanted |= own.keys()
+                readers.subtract(own)
+                for block in blocks:
+                    for position in range(len(block.ops) - 1, -1, -1):
+                        block._remove_op(position)
+                root._remove_op(index)
+        return mentioned
+
+    def _blocks_in(self, op: Operator) -> Iterator[Block]:
+        """The block that an operator runs, and those that its operators run."""
+        if op.has_attr("sub_block"):
+            block = self.blocks[op.attr("sub_block")]
+            yield block
+            for inner in block.ops:
+                yield from self._blocks_in(inner)
 
     def _prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
         """A copy with only the operators of the root block that ``targets`` need when ``feeds`` are given."""
@@ -425,6 +467,11 @@ def name_scope(prefix: str) -> Iterator[None]:
 
 def _current_name_scope() -> str:
     return "/" + "".join(f"{prefix}/" for prefix in _name_scopes)
+
+
+def _readers(ops: Iterable[Operator]) -> Counter[str]:
+    """How many operators read each variable."""
+    return Counter(name for op in ops for name in set(op.input_arg_names))
 
 
 def _names_in(op: Operator) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nets import fed_regression, number_reader
+from nets import fed_regression, number_reader, regression_batch
 
 import headrace.fluid as fluid
 from headrace import errors
@@ -345,6 +345,36 @@ def test_a_clone_for_test_leaves_the_training_out() -> None:
     test = fluid.default_main_program().clone(for_test=True)
     assert [op.type for op in test.global_block().ops] == [op.type for op in before.global_block().ops]
     assert test.global_block().vars.keys() == before.global_block().vars.keys()
+
+
+@pytest.mark.parametrize("has_cases", [False, True])
+def test_a_clone_for_test_leaves_out_what_only_the_optimizer_reads(exe: fluid.Executor, has_cases: bool) -> None:
+    """A schedule of the program's own, whose counter runs on in training only, and what it does with gradients."""
+    _, _, loss = fed_regression()
+    layers, main = fluid.layers, fluid.default_main_program()
+    before = main.clone(for_test=True)
+    step = layers.learning_rate_scheduler._decay_step_counter()
+    rate = layers.floor(step / 3.0) * 0.1
+    if has_cases:
+        with layers.Switch() as switch:
+            with switch.case(layers.less_than(step, layers.fill_constant([1], "float32", 2.0))):
+                layers.assign(rate + 0.5, rate)
+            with switch.default():
+                layers.assign(rate * 0.5, rate)
+    optimizer = fluid.optimizer.Momentum(rate, 0.9)
+    pairs = [(parameter, layers.scale(gradient, 0.5)) for parameter, gradient in optimizer.backward(loss)]
+    optimizer.apply_gradients(pairs)
+    seen = layers.scale(layers.reduce_sum(loss), 2.0)
+    test = main.clone(for_test=True)
+    forward = [op.type for op in before.global_block().ops]
+    assert [op.type for op in test.global_block().ops] == [*forward, "reduce_sum", "scale"]
+    assert {var.name for var in test.list_vars() if var.persistable} == {p.name for p in before.all_parameters()}
+    exe.run(fluid.default_startup_program())
+    feed = dict(zip("xy", regression_batch(0)))
+    for program in (test, main, test):
+        value, double = exe.run(program, feed=feed, fetch_list=[loss, seen])
+        assert double == 2 * value
+    assert np.array(fluid.global_scope().find_var("@LR_DECAY_COUNTER@").get_tensor()) == [0]
 
 
 def test_pruning_keeps_what_the_targets_need() -> None:
