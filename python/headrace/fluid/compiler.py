@@ -226,7 +226,7 @@ def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
     """
     if feed is None or isinstance(feed, Mapping):
         return feed
-    parts = list(feed)
+    parts = check_list(feed, "feed")
     if not all(isinstance(part, Mapping) for part in parts):
         raise errors.TypeMismatch("feed has to map names to values, or to be a list of such mappings")
     if len(parts) <= 1:

@@ -27,6 +27,7 @@ def np_array(x: Any) -> Callable[[], Iterator[Any]]:
 
 def text_file(path: str | os.PathLike[str]) -> Callable[[], Iterator[str]]:
     """A reader of the lines of a text file, in UTF-8, without their ends."""
+    _check_path("path", path)
 
     def lines() -> Iterator[str]:
         with open(path, encoding="utf-8") as file:
@@ -52,7 +53,11 @@ def recordio(paths: str | os.PathLike[str] | Sequence[str], buf_size: int = 100)
         IoError: there is no such file, when the reader is called.
         DataLoss: a file is damaged, or a record is not a pickle.
     """
-    patterns = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else list(paths)
+    patterns = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
+    if not isinstance(patterns, Sequence):
+        raise errors.TypeMismatch(f"paths has to be a path or a list of them, got {type(paths).__name__}")
+    for pattern in patterns:
+        _check_path("each of paths", pattern)
 
     def samples() -> Iterator[Any]:
         for pattern in patterns:
@@ -60,6 +65,11 @@ def recordio(paths: str | os.PathLike[str] | Sequence[str], buf_size: int = 100)
                 yield from _unpickled(path)
 
     return buffered(samples, buf_size)
+
+
+def _check_path(name: str, path: Any) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise errors.TypeMismatch(f"{name} has to be a path, got {type(path).__name__}")
 
 
 def _unpickled(path: str) -> Iterator[Any]:

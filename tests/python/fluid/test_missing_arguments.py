@@ -93,6 +93,16 @@ def samples() -> Iterator[tuple[list[float]]]:
     return iter([([1.0] * 4,)] * 2)
 
 
+def step_of(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls a method of a StaticRNN within its step."""
+
+    def call(**arguments: Any) -> None:
+        with method.__self__.step():  # type: ignore[attr-defined]
+            method(**arguments)
+
+    return call
+
+
 def others() -> dict[Callable[..., Any], dict[str, Any]]:
     """Functions and classes that are no layers, with arguments that they take. They write to the working directory."""
     x = layers.data("x", [4])
@@ -195,6 +205,13 @@ def others() -> dict[Callable[..., Any], dict[str, Any]]:
         reader.xmap_readers: {**read, "mapper": list, "process_num": 1, "buffer_size": 1},
         reader.multiprocess_reader: {"readers": [samples]},
         reader.map_readers: {"func": list},
+        reader.creator.text_file: {"path": "lines.txt"},
+        reader.creator.recordio: {"paths": ["a.recordio"]},
+        fluid.ParallelExecutor(False, main_program=main).run: {"fetch_list": [loss], "feed": feeds()},
+        layers.ConditionalBlock: {"inputs": [layers.less_than(loss, loss)], "is_scalar_condition": True},
+        layers.BeamSearchDecoder: {"cell": layers.GRUCell(4), "start_token": 0, "end_token": 1, "beam_size": 2}
+        | dict.fromkeys(("embedding_fn", "output_fn"), None),
+        step_of(layers.StaticRNN().step_input): {"x": x},
     }
 
 

@@ -11,7 +11,7 @@ from headrace.fluid import core
 from headrace.fluid._names import free_name
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable, check_variables
 from headrace.fluid.layers.tensor import assign
 
 __all__ = [
@@ -364,7 +364,7 @@ class ConditionalBlock:
 
     def __init__(self, inputs: Sequence[Variable], is_scalar_condition: bool = False, name: str | None = None) -> None:
         self._helper = LayerHelper("conditional_block", name)
-        self._inputs = [check_variable(item, "inputs", "ConditionalBlock") for item in inputs]
+        self._inputs = check_variables(inputs, "inputs", "ConditionalBlock")
         if not self._inputs:
             raise errors.InvalidArgument("layers.ConditionalBlock: there is no condition")
         for item in self._inputs if is_scalar_condition else ():

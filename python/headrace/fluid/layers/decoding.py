@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace import errors
+from headrace.fluid._checks import check_function
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 from headrace.fluid.layers import control_flow
@@ -149,6 +150,9 @@ class BeamSearchDecoder(Decoder):
     ) -> None:
         if not isinstance(beam_size, int) or beam_size < 1:
             raise errors.InvalidArgument(f"BeamSearchDecoder: beam_size has to be a positive number, got {beam_size!r}")
+        for what, function in (("embedding_fn", embedding_fn), ("output_fn", output_fn)):
+            if function is not None:
+                check_function(function, f"BeamSearchDecoder: {what}")
         self.cell = cell
         self.start_token, self.end_token, self.beam_size = start_token, end_token, beam_size
         self.embedding_fn = embedding_fn
@@ -170,7 +174,7 @@ class BeamSearchDecoder(Decoder):
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
         """``inits``: the cell's states, [N, ...] each. At first, only one beam of each sequence counts."""
-        first = check_variable(flatten(inits)[0], "inits", "BeamSearchDecoder")
+        first = check_variable(next(iter(flatten(inits)), None), "inits", "BeamSearchDecoder")
         count = shape(first)[0]
         beams: list[int | Variable] = [count, self.beam_size]
         row = np.full((1, self.beam_size), _NEVER, np.float32)

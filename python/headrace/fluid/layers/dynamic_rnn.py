@@ -9,7 +9,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Block, Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
 from headrace.fluid.layers.control_flow import (
     While,
     array_read,
@@ -143,7 +143,9 @@ class DynamicRNN:
                 raise errors.InvalidArgument("DynamicRNN.memory: either init or shape is needed")
             else:
                 first = array_read(self._first_input, self._zero)
-                init = fill_constant_batch_size_like(first, [-1, *shape], core.convert_dtype(dtype), value)
+                init = fill_constant_batch_size_like(
+                    first, [-1, *check_shape(shape, "shape", "DynamicRNN.memory")], core.convert_dtype(dtype), value
+                )
                 init.stop_gradient = True
             values = array_write(init, self._zero)
         before = shrink_memory(array_read(values, self.step_idx), self.step_idx, table)

@@ -72,7 +72,7 @@ class RNNCell:
             shape: shapes of states, with or without a first -1; None: ``state_shape``.
             dtype: one for all, or a structure of dtypes; None: ``state_dtype``, or float32.
         """
-        like = check_variable(flatten(batch_ref)[0], "batch_ref", "RNNCell.get_initial_states")
+        like = check_variable(next(iter(flatten(batch_ref)), None), "batch_ref", "RNNCell.get_initial_states")
         shapes = self.state_shape if shape is None else shape
         if dtype is None:
             try:

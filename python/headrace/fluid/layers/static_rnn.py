@@ -96,7 +96,8 @@ class StaticRNN:
     def step_input(self, x: Variable) -> Variable:
         """The part of ``x`` [steps, ...] for a step: [...]. All inputs have the same number of steps."""
         block = self._current("step_input")
-        steps = check_variable(x, "x", "StaticRNN.step_input").shape[0] if x.shape else 0
+        x = check_variable(x, "x", "StaticRNN.step_input")
+        steps = x.shape[0] if x.shape else 0
         known = -1 if self._steps is None else self._steps
         if steps == 0 or (-1 not in (known, steps) and known != steps):
             wanted = "1 or more steps" if known == -1 else f"{known} steps"
