@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
+import os
 import re
 import signal
 from collections import Counter
@@ -15,6 +16,10 @@ import pytest
 
 # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# NumPy's BLAS starts threads when it is imported, which spin until they have waited for 2 to the 26th ticks. Here they
+# sleep sooner, since the tests start many processes that import NumPy and do no algebra.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
