@@ -115,16 +115,21 @@ def struck_at(step: int, candidates: Callable[[types.CodeType], frozenset[int]] 
     left = step
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
         if not frame.f_code.co_filename.startswith(OWN):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in candidates(frame.f_code):
-            left -= 1
-            if left == 0:
-                places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-                raise KeyboardInterrupt
-        return trace
+        among = candidates(frame.f_code)  # once per call: to hash code takes long
+
+        def trace_call(frame: types.FrameType, event: str, argument: Any) -> Any:
+            nonlocal left
+            if event == "opcode" and frame.f_lasti in among:
+                left -= 1
+                if left == 0:
+                    places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                    raise KeyboardInterrupt
+            return trace_call
+
+        return trace_call
 
     before = sys.gettrace()
     sys.settrace(trace)
