@@ -77,19 +77,21 @@ def note_blocks_that_were_verified_without_another_look(patch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("leave_out", "what"),
+    ("leave_out", "what", "seed"),  # of a world that has missed it, which saves the search unless the protocol changes
     [
-        (watch_by_the_wall_clock, {}),
-        (trust_a_lease_for_longer_than_it_lasts, {}),
-        (acknowledge_without_a_look_at_the_lease, {}),
-        (drop_without_a_look_at_the_leases, {}),
-        (annul_by_removing, {"damages": True}),
-        (clean_without_an_incarnation, {"cleans": True}),
-        (swap_what_was_verified_without_another_look, {"restores": True}),
-        (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}),
+        (watch_by_the_wall_clock, {}, 8),
+        (trust_a_lease_for_longer_than_it_lasts, {}, 29),
+        (acknowledge_without_a_look_at_the_lease, {}, 0),
+        (drop_without_a_look_at_the_leases, {}, 0),
+        (annul_by_removing, {"damages": True}, 0),
+        (clean_without_an_incarnation, {"cleans": True}, 1),
+        (swap_what_was_verified_without_another_look, {"restores": True}, 22),
+        (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}, 62),
     ],
 )
-def test_whatever_is_left_out_is_missed(monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any]) -> None:
+def test_whatever_is_left_out_is_missed(
+    monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any], seed: int
+) -> None:
     leave_out(monkeypatch)
-    problems, _ = explore(monkeypatch, range(120), STEPS, **what)
+    problems, _ = explore(monkeypatch, [seed, *range(120)], STEPS, **what)
     assert problems != []
