@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -31,6 +32,7 @@ class Server:
                     stderr=log,
                     text=True,
                     cwd=self._folder,
+                    env={"GOGC": "400", **os.environ},  # less often: what it keeps is small
                     start_new_session=True,  # Ctrl-C is not for it
                 )
             assert self._process.stdout is not None
