@@ -203,7 +203,7 @@ SHARED = {
     ("package", "others"),
     [
         ("headrace.data", set()),
-        ("headrace.fluid", {"headrace.reader", "headrace.reader._checks"}),
+        ("headrace.fluid", {"headrace.reader"}),
         ("headrace.reader", {"headrace.data"}),
         (
             "headrace.torch",

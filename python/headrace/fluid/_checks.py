@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,8 @@ def check_path(value: Any, what: str) -> str:
 def check_function(value: Any, what: str) -> None:
     """TypeMismatch unless ``value`` can be called."""
     if not callable(value):
-        raise errors.TypeMismatch(f"{what} has to be a function, got {value!r:.80}")
+        hint = ": pass the function, without calling it" if isinstance(value, Iterator) else ""
+        raise errors.TypeMismatch(f"{what} has to be a function, got {value!r:.80}{hint}")
 
 
 def check_instance(value: Any, kind: type, what: str) -> Any:

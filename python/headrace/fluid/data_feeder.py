@@ -13,11 +13,10 @@ import numpy as np
 from headrace import errors
 from headrace._wording import counted
 from headrace.fluid import core
-from headrace.fluid._checks import check_list, check_optional
+from headrace.fluid._checks import check_function, check_list, check_optional
 from headrace.fluid.core import CPUPlace, LoDTensor
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Program, Variable, default_main_program
-from headrace.reader._checks import check_readers
 
 __all__ = ["DataFeeder"]
 
@@ -210,7 +209,7 @@ class DataFeeder:
             num_places: None: as many as ``cpu_places()``.
             drop_last: whether batches at the end that are not enough for all places are left out.
         """
-        check_readers(reader)
+        check_function(reader, "decorate_reader: reader")
 
         def decorated() -> Iterator[Any]:
             for batch in reader():

@@ -10,9 +10,8 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import core
-from headrace.fluid._checks import check_instance, check_integer, check_list, check_path
+from headrace.fluid._checks import check_function, check_instance, check_integer, check_list, check_path
 from headrace.fluid.data_feeder import DataFeeder
-from headrace.reader._checks import check_readers
 
 __all__ = ["convert_reader_to_recordio_file", "convert_reader_to_recordio_files", "create_recordio_writer"]
 
@@ -54,7 +53,7 @@ def convert_reader_to_recordio_file(
     Returns:
         How many records were written.
     """
-    check_readers(reader_creator)
+    check_function(reader_creator, "reader_creator")
     return _write(filename, reader_creator(), feeder, compressor, max_num_records, feed_order)
 
 
@@ -70,7 +69,7 @@ def convert_reader_to_recordio_files(
     """As ``convert_reader_to_recordio_file``, with ``batch_per_file`` records to a file; the last one may have fewer.
     ``data.recordio`` makes ``data-00000.recordio``, ``data-00001.recordio``, …
     """
-    check_readers(reader_creator)
+    check_function(reader_creator, "reader_creator")
     if check_integer(batch_per_file, "batch_per_file") <= 0:
         raise errors.InvalidArgument(f"batch_per_file has to be a positive number, got {batch_per_file!r}")
     base, extension = os.path.splitext(check_path(filename, "filename"))

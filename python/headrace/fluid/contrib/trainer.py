@@ -17,7 +17,6 @@ from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import Executor, scope_guard
 from headrace.fluid.framework import Program, Variable, program_guard
 from headrace.fluid.optimizer import Optimizer
-from headrace.reader._checks import check_readers
 
 __all__ = [
     "BeginEpochEvent",
@@ -173,7 +172,7 @@ class Trainer:
             raise errors.InvalidArgument("train() needs a reader, and the feed_order of its samples")
         num_epochs = check_integer(num_epochs, "train(): num_epochs")
         check_function(event_handler, "train(): event_handler")
-        check_readers(reader)
+        check_function(reader, "train(): reader")
         self._stopped = False
         feeder = DataFeeder(_in_order(feed_order), program=self.train_program)
         names = [out.name for out in self.train_func_outputs]
@@ -220,7 +219,7 @@ class Trainer:
         """The mean of each value that the network returned, over the batches of ``reader``. InvalidArgument if there
         are none.
         """
-        check_readers(reader)
+        check_function(reader, "test(): reader")
         feeder = DataFeeder(_in_order(feed_order), program=self.test_program)
         wanted = [out.name for out in self.train_func_outputs]
         with scope_guard(self.scope):
