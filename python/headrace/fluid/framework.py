@@ -289,16 +289,18 @@ class Program:
     def _drop_backward(self) -> None:
         """Removes the operators that only training needs, and the variables that only they use, but no parameters."""
         dropped: set[str] = set()
+        written: set[str] = set()
         for_updates: set[str] = set()
         for block in self.blocks:
             for index in range(len(block.ops) - 1, -1, -1):
                 op = block.ops[index]
                 if op.is_backward:
                     dropped.update(_names_in(op))
+                    written.update(op.output_arg_names)
                     if op._role & (OpRole.OPTIMIZE | OpRole.LR_SCHED):
                         for_updates.update(op.input_arg_names)
                     block._remove_op(index)
-        dropped.update(self._drop_sources(for_updates))
+        dropped.update(self._drop_sources(for_updates), self._drop_readers(written))
         dropped -= {name for block in self.blocks for op in block.ops for name in _names_in(op)}
         for block in self.blocks:
             for name in dropped & block.vars.keys():
@@ -316,22 +318,48 @@ class Program:
         for index in range(len(root.ops) - 1, -1, -1):
             op = root.ops[index]
             outputs = set(op.output_arg_names)
-            blocks = list(self._blocks_in(op))
-            inside = [op, *(each for block in blocks for each in block.ops)]
-            own = _readers(inside)
+            own = _readers([op, *(each for block in self._blocks_in(op) for each in block.ops)])
             kept = {name for name in outputs & root.vars.keys() if root.vars[name].persistable}
             is_read = outputs & read_later or any(readers[name] > own[name] for name in kept)
             if is_read or not outputs or not outputs <= wanted or op._role & OpRole.LOSS:
                 read_later |= own.keys()
             else:
-                mentioned.update(name for each in inside for name in _names_in(each))
                 wanted |= own.keys()
                 readers.subtract(own)
-                for block in blocks:
-                    for position in range(len(block.ops) - 1, -1, -1):
-                        block._remove_op(position)
-                root._remove_op(index)
+                mentioned.update(self._drop(index))
         return mentioned
+
+    def _drop_readers(self, names: set[str]) -> set[str]:
+        """Removes the operators of the root block that read ``names``, which nothing writes any more, or what such
+        operators have written: the norm of a gradient, say. Returns the names that the operators mention.
+        """
+        root, mentioned, lost = self.global_block(), set[str](), set(names)
+        if not any(op._role & OpRole.LOSS for op in root.ops):  # gradients may be a part of what will be a loss
+            return mentioned
+        lasting = {name for name, var in root.vars.items() if var.persistable or var.is_data}
+        lost -= lasting
+        index = 0
+        while index < len(root.ops):
+            op = root.ops[index]
+            outputs = set(op.output_arg_names)
+            if lost.isdisjoint(op.input_arg_names) or op._role & OpRole.LOSS:
+                lost -= outputs
+                index += 1
+            else:
+                lost |= outputs - lasting
+                mentioned.update(self._drop(index))
+        return mentioned
+
+    def _drop(self, index: int) -> set[str]:
+        """Removes an operator of the root block, with those that it runs. Returns the names that they mention."""
+        root = self.global_block()
+        blocks = list(self._blocks_in(root.ops[index]))
+        inside = [root.ops[index], *(op for block in blocks for op in block.ops)]
+        for block in blocks:
+            for position in range(len(block.ops) - 1, -1, -1):
+                block._remove_op(position)
+        root._remove_op(index)
+        return {name for op in inside for name in _names_in(op)}
 
     def _blocks_in(self, op: Operator) -> Iterator[Block]:
         """The block that an operator runs, and those that its operators run."""

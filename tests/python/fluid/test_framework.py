@@ -348,8 +348,10 @@ def test_a_clone_for_test_leaves_the_training_out() -> None:
 
 
 @pytest.mark.parametrize("has_cases", [False, True])
-def test_a_clone_for_test_leaves_out_what_only_the_optimizer_reads(exe: fluid.Executor, has_cases: bool) -> None:
-    """A schedule of the program's own, whose counter runs on in training only, and what it does with gradients."""
+def test_a_clone_for_test_leaves_out_what_serves_training_without_its_role(
+    exe: fluid.Executor, has_cases: bool
+) -> None:
+    """A schedule of the program's own, whose counter runs on in training only, and what is done with gradients."""
     _, _, loss = fed_regression()
     layers, main = fluid.layers, fluid.default_main_program()
     before = main.clone(for_test=True)
@@ -364,6 +366,7 @@ def test_a_clone_for_test_leaves_out_what_only_the_optimizer_reads(exe: fluid.Ex
     optimizer = fluid.optimizer.Momentum(rate, 0.9)
     pairs = [(parameter, layers.scale(gradient, 0.5)) for parameter, gradient in optimizer.backward(loss)]
     optimizer.apply_gradients(pairs)
+    layers.sqrt(layers.reduce_sum(layers.square(pairs[0][1])))
     seen = layers.scale(layers.reduce_sum(loss), 2.0)
     test = main.clone(for_test=True)
     forward = [op.type for op in before.global_block().ops]
