@@ -130,7 +130,7 @@ void InferAuc(InferShapeContext& ctx) {
   const DDim predict = ctx.InputDim("Predict");
   HR_ENFORCE(predict[1] < 0 || predict[1] == 1 || predict[1] == 2, InvalidArgument,
              "input Predict: expected dims [N, 1] or [N, 2], got ", ToString(predict));
-  EnforceDims(ctx, "Label", {predict[0], 1});
+  EnforceDims(ctx, "Label", ctx.InputDim("Label").size() == 1 ? DDim{predict[0]} : DDim{predict[0], 1});
   EnforceNumbers(ctx, "Label");
   for (const HashedName slot : HashedNames{"StatPos", "StatNeg"}) {
     const DDim statistics = ctx.InputDim(slot);
@@ -152,7 +152,7 @@ void InferAuc(InferShapeContext& ctx) {
 HEADRACE_REGISTER_OP(auc)
     .Comment("The area under the ROC curve of the last batches, or of all.")
     .Input("Predict", "[N, 1] or [N, 2]; the last column is the probability of the positive class")
-    .Input("Label", "int64 [N, 1]: 0 or 1")
+    .Input("Label", "int64 [N, 1] or [N]: 0 or 1")
     .Input(
         "StatPos",
         "int64, (1 + slide_steps) (num_thresholds + 1) elements, and one more with slide_steps: how often the "

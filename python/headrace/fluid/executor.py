@@ -181,7 +181,8 @@ class Executor:
                 them. Names that the program does not declare are passed over, with a warning for each name: a program
                 for testing may need less than is fed. Or a list of one such mapping; with a CompiledProgram of several,
                 which are joined.
-            fetch_list: variables, or their names, whose values are wanted.
+            fetch_list: variables, or their names, whose values are wanted; also of those that the scope holds and the
+                program does not declare.
             scope: where persistable variables live; None: the global scope.
             return_numpy: give the values as arrays, else as LoDTensors.
             feed_var_name, fetch_var_name, use_program_cache: Fluid's; they make no difference.
@@ -220,7 +221,15 @@ class Executor:
         for name, value in (feed or {}).items():
             if name in declared or _must_be_declared(name, program):
                 values[name] = _fed(name, value)
-        tensors = prepared.run(values, _fetch_names(fetch_list))
+        names = _fetch_names(fetch_list)
+        # Fluid looks for what is fetched in the scope alone: a clone for tests gives the optimizer's learning rate.
+        held = {name for name in names if name not in declared and _holds_tensor(scope, name)}
+        if held:
+            inside = [name for name in names if name not in held]
+            found = dict(zip(inside, prepared.run(values, inside)))
+            tensors = [_copy_of(scope, name) if name in held else found[name] for name in names]
+        else:
+            tensors = prepared.run(values, names)
         return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
 
     @property
@@ -271,6 +280,26 @@ def _fed(name: Any, value: Any) -> Any:
             "sequences of different "
             f"lengths, feed fluid.create_lod_tensor(rows, [lengths])"
         ) from error
+
+
+def _holds_tensor(scope: Scope, name: str) -> bool:
+    """Whether a scope has a tensor of that name that has a value."""
+    variable = scope.find_var(name)
+    if variable is None or not variable.is_initialized():
+        return False
+    try:
+        return variable.get_tensor()._is_initialized()
+    except errors.TypeMismatch:
+        return False
+
+
+def _copy_of(scope: Scope, name: str) -> core.LoDTensor:
+    variable = scope.find_var(name)
+    assert variable is not None
+    tensor = variable.get_tensor()
+    copy = core.LoDTensor.from_numpy(np.array(tensor))
+    copy.set_lod(tensor.lod())
+    return copy
 
 
 def _fetch_names(fetch_list: FetchList) -> list[str]:

@@ -40,6 +40,29 @@ def test_fetches_come_in_order_as_arrays_or_tensors(exe: fluid.Executor, doubled
     assert exe.run(feed={"x": X}) == []
 
 
+def test_what_the_scope_alone_holds_is_fetched(exe: fluid.Executor) -> None:
+    """As in Fluid, whose clones for tests give the optimizer's learning rate."""
+    x = fluid.layers.data("x", [2])
+    out = fluid.layers.mean(fluid.layers.fc(x, 1))
+    clone = fluid.default_main_program().clone(for_test=True)
+    rate = fluid.layers.piecewise_decay([1, 2], [0.5, 0.25, 0.125])
+    fluid.optimizer.SGD(rate).minimize(out)
+    exe.run(fluid.default_startup_program())
+    for expected in (0.5, 0.25):
+        exe.run(feed={"x": X}, fetch_list=[rate])
+        before = exe.run(clone, feed={"x": X}, fetch_list=[out])[0]
+        first, value, again = exe.run(clone, feed={"x": X}, fetch_list=[rate, out, rate.name])
+        assert (first.tolist(), again.tolist(), value.tolist()) == ([expected], [expected], before.tolist())
+        first[:] = 7  # the caller's
+    with pytest.raises(errors.NotFound, match=r"cannot fetch 'nothing': the program declares no such variable"):
+        exe.run(clone, feed={"x": X}, fetch_list=[rate, "nothing"])
+    fluid.global_scope().var("reserved")
+    fluid.global_scope().var("rows").get_selected_rows()
+    for name in ("reserved", "rows"):
+        with pytest.raises(errors.NotFound, match=f"cannot fetch '{name}'"):
+            exe.run(clone, feed={"x": X}, fetch_list=[name])
+
+
 def test_fetched_values_are_the_callers(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
     _, out = doubled
     (first,) = exe.run(feed={"x": X}, fetch_list=[out])

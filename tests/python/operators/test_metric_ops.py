@@ -30,11 +30,12 @@ def histograms(predict: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.n
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
 @pytest.mark.parametrize("columns", [1, 2])
-def test_auc_of_all_batches(columns: int, dtype: Any) -> None:
+@pytest.mark.parametrize("label_dims", [(20, 1), (20,)], ids=str)
+def test_auc_of_all_batches(label_dims: tuple[int, ...], columns: int, dtype: Any) -> None:
     predict, label = RNG.uniform(0, 1, (20, columns)).astype(dtype), RNG.integers(0, 2, (20, 1))
     before = RNG.integers(0, 4, (2, 1, BUCKETS))
     positive, negative = (a + b for a, b in zip(before, histograms(predict, label)))
-    inputs = {"Predict": predict, "Label": label, "StatPos": before[0], "StatNeg": before[1]}
+    inputs = {"Predict": predict, "Label": label.reshape(label_dims), "StatPos": before[0], "StatNeg": before[1]}
     attrs = {"num_thresholds": BUCKETS - 1, "slide_steps": 0}
     outputs = {"AUC": np.array([area(positive[0], negative[0])]), "StatPosOut": positive, "StatNegOut": negative}
     OpTest("auc", inputs, attrs, outputs, known=["StatPos", "StatNeg"]).check_outputs()
@@ -80,6 +81,7 @@ def test_auc_refuses_what_does_not_fit() -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], tuple[str, ...], str]] = [
         ({"Predict": np.full((2, 3), 0.5)}, {}, ValueError, ("Predict", "[N, 2]"), "build"),
         ({"Label": np.ones((1, 1), np.int64)}, {}, ValueError, ("Label",), "build"),
+        ({"Label": np.ones(1, np.int64)}, {}, ValueError, ("Label",), "build"),
         ({"StatPos": statistics[:, 1:]}, {}, ValueError, ("StatPos", "8 elements"), "build"),
         ({"StatNeg": statistics.astype(np.float64)}, {}, TypeError, ("StatNeg", "int64"), "build"),
         ({}, {"slide_steps": 2}, ValueError, ("StatPos", "25 elements", "or 16", "Fluid"), "build"),
