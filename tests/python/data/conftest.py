@@ -7,16 +7,8 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import pytest
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("timeout"):
-        for item in items:
-            if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(autouse=True)
