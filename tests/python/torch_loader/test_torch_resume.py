@@ -195,15 +195,15 @@ def test_a_program_that_restores_its_generator_continues_as_if_it_had_not_stoppe
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_state_between_epochs_brings_the_order_of_the_next(kind: str, workers: int) -> None:
+@pytest.mark.parametrize(("kind", "seed"), [*((kind, None) for kind in LOADERS), ("sampler", 3), ("subset", 3)])
+def test_a_state_between_epochs_brings_the_order_of_the_next(kind: str, seed: int | None, workers: int) -> None:
     torch.manual_seed(1)
-    loader = LOADERS[kind](num_workers=workers)
+    loader = LOADERS[kind](num_workers=workers, seed=seed)
     for epoch in range(3):
         state = saved(loader)
         order = values(loader)
         torch.manual_seed(1000 + epoch)
-        resumed = LOADERS[kind](num_workers=workers)
+        resumed = LOADERS[kind](num_workers=workers, seed=seed)
         resumed.load_state_dict(state)
         assert saved(resumed) == state
         assert values(resumed) == order

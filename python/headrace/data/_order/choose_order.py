@@ -121,7 +121,7 @@ def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[s
     """
     if not config.follows_torch or "torch" not in sys.modules:
         plan = None if config.iterable else make_plan(config, seed or 0)[1]
-        return seed, plan.own_state() if isinstance(plan, ReplayPlan) else {}
+        return seed, plan.upcoming() if isinstance(plan, ReplayPlan) else {}
     generator = copy_generator(config.torch_generator)
     if seed is None or config.draws_each_epoch:
         drawn = draw_torch_seed(generator)
@@ -133,10 +133,9 @@ def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[s
         return seed, {"torch_generator": encode_generator(generator)}
     if not isinstance(plan, ReplayPlan):
         return seed, {}
-    state = plan.own_state()
-    if plan.generator is not None:
-        known = generator if plan.generator is config.torch_generator else plan.generator
-        state["torch_generator"] = encode_generator(known)
+    state = plan.upcoming()
+    if plan.generator is not None and plan.generator is config.torch_generator:
+        state["torch_generator"] = encode_generator(generator)
     return seed, state
 
 

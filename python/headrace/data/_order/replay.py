@@ -114,8 +114,13 @@ class ReplayPlan(IndexPlan):
         """The generator of torch's that the sampler was given; None if it has none."""
         return self._draws.generator
 
-    def own_state(self) -> dict[str, Any]:
-        """The part of the state that is the sampler's own, of an epoch that has not begun.
+    def upcoming(self) -> dict[str, Any]:
+        """The state of an epoch that has not begun; {}: nothing is known."""
+        generator = {} if self.generator is None else {"torch_generator": encode_generator(self.generator)}
+        return {**generator, **self._own_upcoming()}
+
+    def _own_upcoming(self) -> dict[str, Any]:
+        """The part of it that is the sampler's own.
 
         If the epoch before was left, the sampler's state may be the place there. Whether that is where the sampler goes
         on, only the first index tells: it is drawn, and the sampler put back. Not if the index depends on a generator
@@ -145,13 +150,12 @@ class ReplayPlan(IndexPlan):
         self._known = _Drawn(batch)
 
     def states(self) -> States:
-        known, generator = self._known, self.generator
+        known = self._known
 
         def state(batch: int) -> dict[str, Any]:
             if known.begun:
                 return known.state(batch)
-            upcoming = {} if generator is None else {"torch_generator": encode_generator(generator)}
-            return {**upcoming, **self.own_state()} or known.state(batch)
+            return self.upcoming() or known.state(batch)
 
         return state
 
