@@ -27,9 +27,10 @@ class IndexSupply:
         prefetch: batches that are in progress or ready at most.
 
     Attributes:
-        ahead: the sampler is asked when an epoch begins, and again for each batch that has been taken, as by torch's
-            loader: the draws of a sampler by the time an epoch is abandoned determine the next one. Without workers,
-            nothing is drawn from it before a batch is requested.
+        ahead: the sampler is asked for each batch that has been taken, as by torch's loader: the draws of a sampler by
+            the time an epoch is abandoned determine the next one. Without workers, it is asked as a batch is requested.
+        waits: it is not asked before a batch is requested, rather than as an epoch begins: without workers; and if it
+            has a state of its own, so that an iterator that nobody reads costs one that goes on from there nothing.
         error: the exception of the sampler, which ends the epoch; set it to None once it has been raised to the
             consumer.
     """
@@ -53,7 +54,6 @@ class IndexSupply:
         self._most_lists = prefetch + 2
         self._lists: collections.OrderedDict[int, Indices] = collections.OrderedDict()
         self.ahead = config.num_workers > 0
-        # Indices that are drawn for an iterator that nobody reads would be lost to a sampler that goes on from there.
         self.waits = not self.ahead or bool(config.sampler_state)
         self._begin = Position(0)
         self.error: Exception | None = None
