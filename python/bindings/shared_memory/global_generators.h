@@ -16,7 +16,7 @@ namespace headrace::python {
 class MersenneTwister {
  public:
   // A tuple of the generator; its state or None; what makes it forget a number that it has drawn in advance; and what
-  // seeds the generator at hand by 64 bits in its own way, which takes 4 to 30 µs, for a state that is not known.
+  // seeds the generator at hand in its own way, which takes 1 to 30 µs, for a state that is not known.
   //
   // A state is a tuple of buffers over the 624 words of 32 bits, and over the bytes that say which word is the next; of
   // these bytes when it is the first; and of a buffer over the seed of 64 bits, or None if the generator keeps none.
@@ -27,7 +27,8 @@ class MersenneTwister {
   const pybind11::object& generator() const { return generator_; }
   bool is_known() const { return words_ != nullptr; }
 
-  // Sets all words to random bits that depend on the seed alone, of 63 bits, or seeds in the generator's own way.
+  // Sets all words to random bits that depend on the seed alone; SeedSlowly if it is not known where these are. torch
+  // takes seeds of 63 bits, the others of 64.
   void Seed(uint64_t seed);
   void SeedSlowly(uint64_t seed) const;
 

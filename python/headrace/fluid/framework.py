@@ -272,7 +272,7 @@ class Program:
         readers = {var.name for var in root.vars.values() if var.type == VarType.READER} if prune_read_op else set()
         for index in range(len(root.ops) - 1, -1, -1):
             op = root.ops[index]
-            if not readers.isdisjoint((*op.input_arg_names, *op.output_arg_names)):
+            if not readers.isdisjoint(_names_in(op)):
                 root._remove_op(index)
         for name in readers:
             root._remove_var(name)
