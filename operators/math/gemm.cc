@@ -36,18 +36,24 @@ struct GemmTile {
   T* c;
   int64_t c_row;
   int64_t columns;
+  // A block of depth may come in slices: where the sums of this tile are between them, whole vectors of each row.
+  T* sums = nullptr;
+  bool is_first = true;
+  bool is_last = true;
 };
 
 // How many columns of a product of one row are computed at a time: their sums stay in the first-level cache.
 constexpr int64_t kRowColumns = 512;
 
-// An instruction set: functions for 1 to max_rows rows of one vector or two, and for one row of many.
+// An instruction set: functions for 1 to max_rows rows of one vector or two, for 1 to max_rows / 2 of four, and for one
+// row of many.
 template <typename T>
 struct GemmIsa {
   int64_t lanes;
   int64_t max_rows;
   void (*const* one)(const GemmTile<T>&);
   void (*const* two)(const GemmTile<T>&);
+  void (*const* four)(const GemmTile<T>&);
   void (*row)(const GemmTile<T>&);
 };
 
@@ -117,20 +123,33 @@ constexpr int64_t kPanelsToPackFor = 4;
 // Between rows that are packed, lest they be a multiple of some large power of two apart.
 constexpr int64_t kRowPadding = 8;
 
+// A slice of a block of depth. A panel of more rows, far apart, would be on more pages than the first-level TLB knows.
+constexpr int64_t kSliceRows = 64;
+
+// Tiles that take slices, and elements of their sums meanwhile, which stay in the first-level cache.
+constexpr int64_t kMaxSlicedTiles = 4;
+constexpr int64_t kSlicedSums = 8192;
+
+template <typename T>
+bool AreRowsFarApart(const StridedMatrix<T>& b) {
+  return b.row * static_cast<int64_t>(sizeof(T)) > 2048;
+}
+
 // How many tiles read columns of b where they lie, rather than from a copy: where rows lie close together, the
 // second-level cache has them as fast as some more tiles need them.
 template <typename T>
 int64_t MaxDirectTiles(const StridedMatrix<T>& b) {
-  return b.row * static_cast<int64_t>(sizeof(T)) <= 2048 ? 10 : 4;
+  return AreRowsFarApart(b) ? 4 : 10;
 }
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // [begin, begin + size) for part `i` of `parts` of nearly the same size.
 struct Part {
+  Part() = default;
   Part(int64_t whole, int64_t parts, int64_t i) : begin(whole * i / parts), size(whole * (i + 1) / parts - begin) {}
-  int64_t begin;
-  int64_t size;
+  int64_t begin = 0;
+  int64_t size = 0;
 };
 
 template <typename T, int64_t kCols>
@@ -189,11 +208,81 @@ struct DirectPanel {
   int64_t cols = 0;
 };
 
+// The way of a task through the right-hand side: block by block of depth, and in each panel by panel. Where blocks come
+// in slices, it goes through some panels slice by slice before it turns to the next ones.
+class Walk {
+ public:
+  Walk(int64_t k, int64_t blocks, const Part& panels, int64_t panels_together, int64_t slice_rows)
+      : k_(k),
+        blocks_(blocks),
+        panels_(panels),
+        groups_(CeilDiv(panels.size, panels_together)),
+        slice_rows_(slice_rows) {
+    BeginBlock();
+  }
+
+  bool IsDone() const { return block_ == blocks_; }
+
+  void Advance() {
+    if (++index_ < together_.size) {
+      return;
+    }
+    index_ = 0;
+    if (++slice_number_ < slices_) {
+      slice_ = Part(depth_.size, slices_, slice_number_);
+    } else if (++group_ < groups_) {
+      BeginGroup();
+    } else if (++block_ < blocks_) {
+      BeginBlock();
+    }
+  }
+
+  int64_t block() const { return block_; }
+  const Part& depth() const { return depth_; }  // of the block
+  const Part& slice() const { return slice_; }  // of that
+  int64_t panel() const { return panels_.begin + together_.begin + index_; }
+  int64_t index() const { return index_; }  // of the panel among those that it goes through together
+  bool IsFirstPanel() const { return group_ == 0 && slice_number_ == 0 && index_ == 0; }
+  bool IsFirstSlice() const { return slice_number_ == 0; }
+  bool IsLastSlice() const { return slice_number_ + 1 == slices_; }
+
+ private:
+  void BeginBlock() {
+    depth_ = Part(k_, blocks_, block_);
+    slices_ = CeilDiv(depth_.size, slice_rows_);
+    group_ = 0;
+    BeginGroup();
+  }
+
+  void BeginGroup() {
+    together_ = Part(panels_.size, groups_, group_);
+    slice_number_ = 0;
+    slice_ = Part(depth_.size, slices_, 0);
+  }
+
+  int64_t k_;
+  int64_t blocks_;
+  Part panels_;
+  int64_t groups_;
+  int64_t slice_rows_;
+  int64_t block_ = 0;
+  Part depth_;
+  int64_t group_ = 0;
+  Part together_;  // of panels
+  int64_t slices_ = 0;
+  int64_t slice_number_ = 0;
+  Part slice_;
+  int64_t index_ = 0;
+};
+
 // c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
 //
 // The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
 // block by block; in each through its panels, which then are in the first-level cache, and for each through its rows,
 // which are in the second-level one.
+//
+// Few rows read columns where they lie, and it is memory that limits them. So where all panels can be twice as wide,
+// they are: hardware reads these ahead by itself.
 template <typename T>
 class Product {
  public:
@@ -209,6 +298,8 @@ class Product {
         accumulate_(accumulate),
         c_(c),
         c_row_(c_row),
+        is_wide_(IsDirect() && m <= isa_.max_rows / 2 && n % (4 * isa_.lanes) == 0),
+        panel_width_((is_wide_ ? 4 : 2) * isa_.lanes),
         panels_(CeilDiv(n, panel_width_)),
         blocks_(CeilDiv(k, kGemmDepth)),
         row_tasks_(CeilDiv(m, kGemmRowsPerCopy<T> * (kGemmDepth / CeilDiv(k, blocks_)))) {
@@ -232,82 +323,94 @@ class Product {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
     alignas(64) T packed_rows[kGemmRowsPerCopy<T> * (kGemmDepth + 2 * kRowPadding)];
+    alignas(64) T sums[kSlicedSums];
     const bool is_transposed = a_.row == 1 && a_.col != 1;
     const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= kPanelsToPackFor;
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
-    for (int64_t block = 0; block < blocks_; ++block) {
-      const Part depth(k_, blocks_, block);
-      // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which leaves
-      // no room for a padding.
-      const int64_t stride = depth.size + (2 * depth.size >= kGemmDepth ? kRowPadding : 0);
-      if (pack_rows && is_transposed) {
-        PackTransposed(a_, rows, tiles, depth, packed_rows);
-      } else if (pack_rows) {
-        PackRows(a_, rows, depth, stride, packed_rows);
+    const bool read_direct = IsDirect() && tiles <= MaxDirectTiles(*direct_);
+    const bool is_sliced = read_direct && tiles <= kMaxSlicedTiles && AreRowsFarApart(*direct_);
+    const int64_t together =
+        is_sliced ? std::clamp<int64_t>(kSlicedSums / (rows.size * panel_width_), 1, panels.size) : 1;
+    int64_t stride = 0;
+    for (Walk at(k_, blocks_, panels, together, is_sliced ? kSliceRows : kGemmDepth); !at.IsDone();) {
+      if (at.IsFirstPanel()) {
+        // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which
+        // leaves no room for a padding.
+        stride = at.depth().size + (2 * at.depth().size >= kGemmDepth ? kRowPadding : 0);
+        if (pack_rows && is_transposed) {
+          PackTransposed(a_, rows, tiles, at.depth(), packed_rows);
+        } else if (pack_rows) {
+          PackRows(a_, rows, at.depth(), stride, packed_rows);
+        }
       }
-      for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
-        const int64_t col = panel * panel_width_;
-        const int64_t cols = std::min(panel_width_, n_ - col);
-        const int64_t width = cols > isa_.lanes ? panel_width_ : isa_.lanes;
-        GemmTile<T> tile{.depth = depth.size,
-                         .a = nullptr,
-                         .a_row = a_.row,
-                         .a_col = a_.col,
-                         .b = packed,
-                         .b_row = width,
-                         .alpha = alpha_,
-                         .add = accumulate_ || block > 0,
-                         .c = nullptr,
-                         .c_row = c_row_,
-                         .columns = cols};
-        if (IsDirect() && cols == width && tiles <= MaxDirectTiles(*direct_)) {
-          tile.b = direct_->data + depth.begin * direct_->row + col;
-          tile.b_row = direct_->row;
+      const int64_t depth = at.depth().size;
+      const Part slice = at.slice();
+      const int64_t first = at.depth().begin + slice.begin;
+      const int64_t col = at.panel() * panel_width_;
+      const int64_t cols = std::min(panel_width_, n_ - col);
+      const int64_t width = cols > isa_.lanes ? panel_width_ : isa_.lanes;
+      GemmTile<T> tile{.depth = slice.size,
+                       .a = nullptr,
+                       .a_row = a_.row,
+                       .a_col = a_.col,
+                       .b = packed,
+                       .b_row = width,
+                       .alpha = alpha_,
+                       .add = accumulate_ || at.block() > 0,
+                       .c = nullptr,
+                       .c_row = c_row_,
+                       .columns = cols,
+                       .is_first = at.IsFirstSlice(),
+                       .is_last = at.IsLastSlice()};
+      if (read_direct && cols == width) {
+        tile.b = direct_->data + first * direct_->row + col;
+        tile.b_row = direct_->row;
+      } else {
+        if (cols < width) {
+          std::fill_n(packed, slice.size * width, T(0));
+        }
+        source_(first, slice.size, col, cols, width, packed);
+      }
+      T* const panel_sums = sums + at.index() * rows.size * panel_width_;
+      at.Advance();
+      const DirectPanel<T> next = Ahead(at);
+      for (int64_t t = 0; t < tiles; ++t) {
+        next.Prefetch(tiles, t);
+        const Part part(rows.size, tiles, t);
+        const int64_t row = rows.begin + part.begin;
+        if (pack_rows && is_transposed) {
+          tile.a = packed_rows + part.begin * depth + slice.begin * part.size;
+          tile.a_col = part.size;
+        } else if (pack_rows) {
+          tile.a = packed_rows + part.begin * stride + slice.begin;
+          tile.a_row = stride;
         } else {
-          if (cols < width) {
-            std::fill_n(packed, depth.size * width, T(0));
-          }
-          source_(depth.begin, depth.size, col, cols, width, packed);
+          tile.a = a_.data + row * a_.row + first * a_.col;
         }
-        const bool is_last = panel + 1 == panels.begin + panels.size;
-        const DirectPanel<T> next = is_last ? At(block + 1, panels.begin) : At(block, panel + 1);
-        for (int64_t t = 0; t < tiles; ++t) {
-          next.Prefetch(tiles, t);
-          const Part part(rows.size, tiles, t);
-          const int64_t row = rows.begin + part.begin;
-          if (pack_rows && is_transposed) {
-            tile.a = packed_rows + part.begin * depth.size;
-            tile.a_col = part.size;
-          } else if (pack_rows) {
-            tile.a = packed_rows + part.begin * stride;
-            tile.a_row = stride;
-          } else {
-            tile.a = a_.data + row * a_.row + depth.begin * a_.col;
-          }
-          tile.c = c_ + row * c_row_ + col;
-          (cols > isa_.lanes ? isa_.two : isa_.one)[part.size - 1](tile);
-        }
+        tile.c = c_ + row * c_row_ + col;
+        tile.sums = panel_sums + part.begin * panel_width_;
+        (is_wide_ ? isa_.four : cols > isa_.lanes ? isa_.two : isa_.one)[part.size - 1](tile);
       }
     }
   }
 
   bool IsDirect() const { return direct_ != nullptr && direct_->col == 1; }
 
-  // Empty beyond the last block, and if it does not lie in memory in rows.
-  DirectPanel<T> At(int64_t block, int64_t panel) const {
-    if (!IsDirect() || block == blocks_) {
+  // What to ask for while what comes before it is multiplied: nothing at the end, nor where b does not lie in memory in
+  // rows, nor where hardware is faster.
+  DirectPanel<T> Ahead(const Walk& at) const {
+    if (!IsDirect() || is_wide_ || at.IsDone()) {
       return {};
     }
-    const Part depth(k_, blocks_, block);
-    const int64_t col = panel * panel_width_;
-    return {.data = direct_->data + depth.begin * direct_->row + col,
+    const Part& slice = at.slice();
+    const int64_t col = at.panel() * panel_width_;
+    return {.data = direct_->data + (at.depth().begin + slice.begin) * direct_->row + col,
             .row = direct_->row,
-            .rows = depth.size,
+            .rows = slice.size,
             .cols = std::min(panel_width_, n_ - col)};
   }
 
   const GemmIsa<T>& isa_ = BestIsa<T>();
-  const int64_t panel_width_ = 2 * isa_.lanes;
   const int64_t m_;
   const int64_t n_;
   const int64_t k_;
@@ -318,6 +421,8 @@ class Product {
   const bool accumulate_;
   T* const c_;
   const int64_t c_row_;
+  const bool is_wide_;
+  const int64_t panel_width_;
   const int64_t panels_;
   const int64_t blocks_;
   const int64_t row_tasks_;
@@ -372,9 +477,15 @@ void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const
 template <typename T>
 void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
           bool accumulate, T* c, int64_t c_row) {
-  if (const int64_t whole = n - n % BestIsa<T>().lanes; m == 1 && b.col == 1 && k > 0 && whole > 0) {
+  const GemmIsa<T>& isa = BestIsa<T>();
+  if (const int64_t whole = n - n % isa.lanes; m == 1 && b.col == 1 && k > 0 && whole > 0) {
     MultiplyRow(whole, k, alpha, a, b, accumulate, c);
     Gemm<T>(1, n - whole, k, alpha, a, {b.data + whole, b.row, 1}, accumulate, c + whole, c_row);
+    return;
+  }
+  if (const int64_t whole = n - n % (4 * isa.lanes); m <= isa.max_rows / 2 && b.col == 1 && 0 < whole && whole < n) {
+    Gemm<T>(m, whole, k, alpha, a, b, accumulate, c, c_row);
+    Gemm<T>(m, n - whole, k, alpha, a, {b.data + whole, b.row, 1}, accumulate, c + whole, c_row);
     return;
   }
   const auto panel = [&b](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* to) {

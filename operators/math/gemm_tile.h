@@ -69,6 +69,16 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
   constexpr size_t kRows = sizeof...(kRow);
   Vector sums[kRows][kVectors] = {};
+  const auto for_each_sum = [](auto&& function) __attribute__((always_inline)) {
+    [&]<size_t... kSum>(std::index_sequence<kSum...>) __attribute__((always_inline)) {
+      (function(kSum / kVectors, kSum % kVectors), ...);
+    }(std::make_index_sequence<kRows * kVectors>());
+  };
+  if (!tile.is_first) {
+    for_each_sum([&](size_t r, size_t v) __attribute__((always_inline)) {
+      __builtin_memcpy(&sums[r][v], tile.sums + (r * kVectors + v) * kLanes, sizeof(Vector));
+    });
+  }
   // Every third row has a pointer; the addressing modes reach the two below it.
   const T* a[(kRows + 2) / 3] = {};
   ((kRow % 3 == 0 ? void(a[kRow / 3] = tile.a + static_cast<int64_t>(kRow) * tile.a_row) : void()), ...);
@@ -77,19 +87,16 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   const T* b = tile.b;
   const int64_t a_row = tile.a_row;
   for (int64_t l = 0; l < tile.depth; ++l) {
-    Vector b0;
-    __builtin_memcpy(&b0, b, sizeof(b0));
-    [[maybe_unused]] Vector b1 = b0;
-    if constexpr (kVectors == 2) {
-      __builtin_memcpy(&b1, b + kLanes, sizeof(b1));
-    }
+    Vector columns[kVectors];
     const auto row = [&]<size_t kIndex>(std::integral_constant<size_t, kIndex>) __attribute__((always_inline)) {
       const Vector value = a[kIndex / 3][static_cast<int64_t>(kIndex % 3) * a_row] - Vector{};
-      MultiplyAdd(value, b0, &sums[kIndex][0]);
-      if constexpr (kVectors == 2) {
-        MultiplyAdd(value, b1, &sums[kIndex][1]);
-      }
+      [&]<size_t... kVector>(std::index_sequence<kVector...>) __attribute__((always_inline)) {
+        (MultiplyAdd(value, columns[kVector], &sums[kIndex][kVector]), ...);
+      }(std::make_index_sequence<kVectors>());
     };
+    [&]<size_t... kVector>(std::index_sequence<kVector...>) __attribute__((always_inline)) {
+      (__builtin_memcpy(&columns[kVector], b + kVector * kLanes, sizeof(Vector)), ...);
+    }(std::make_index_sequence<kVectors>());
     (row(std::integral_constant<size_t, kRow>()), ...);
     ((kRow % 3 == 0 ? void(a[kRow / 3] += tile.a_col) : void()), ...);
     b += tile.b_row;
@@ -97,9 +104,13 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   // As rows of an array, in which they can be stored in a loop. If they are many, they have to lie in memory by then:
   // GCC 12 would not find registers for all of them in this loop as well as in that one, and keep some in memory here.
   Vector finished[kRows][kVectors];
-  ((finished[kRow][0] = sums[kRow][0], finished[kRow][kVectors - 1] = sums[kRow][kVectors - 1]), ...);
+  for_each_sum([&](size_t r, size_t v) __attribute__((always_inline)) { finished[r][v] = sums[r][v]; });
   if constexpr (kRows * kVectors > 16) {
     __asm__ volatile("" : "+m"(finished));
+  }
+  if (!tile.is_last) {
+    __builtin_memcpy(tile.sums, finished, sizeof(finished));
+    return;
   }
   StoreTile<T, kVectors, kRows>(tile, finished);
 }
@@ -156,5 +167,6 @@ template <typename T>
 GemmIsa<T> Isa() {
   static constexpr auto kOne = TilesOf<T, 1>(std::make_index_sequence<kMaxRows>());
   static constexpr auto kTwo = TilesOf<T, 2>(std::make_index_sequence<kMaxRows>());
-  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kOne.data(), kTwo.data(), RunRow<T>};
+  static constexpr auto kFour = TilesOf<T, 4>(std::make_index_sequence<kMaxRows / 2>());
+  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kOne.data(), kTwo.data(), kFour.data(), RunRow<T>};
 }

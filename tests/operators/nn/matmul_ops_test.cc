@@ -186,40 +186,43 @@ TEST_P(Products, AgreeWithSumsInDouble) {
   ExpectSumsInDouble<double>(GetParam(), 1e-13);
 }
 
-// Less than a vector, a panel, a tile of rows, a task or a block of the depth, and more.
+// Less than a vector, a panel, a tile of rows, a task, a slice or a block of the depth, and more.
 INSTANTIATE_TEST_SUITE_P(Sizes, Products,
                          testing::Values(DDim{1, 1, 1}, DDim{1, 70, 9}, DDim{70, 1, 9}, DDim{2, 3, 1000},
                                          DDim{15, 16, 257}, DDim{14, 32, 256}, DDim{33, 47, 129}, DDim{150, 33, 520},
-                                         DDim{9, 300, 30}, DDim{300, 150, 100}, DDim{290, 150, 270}));
+                                         DDim{9, 300, 30}, DDim{300, 150, 100}, DDim{290, 150, 270}, DDim{5, 700, 300},
+                                         DDim{50, 1100, 150}));
 
-// Whatever the other elements are, and however many: an element is summed in the same order.
+// Whatever the other elements are, and however many: an element is summed in the same order. Rows of Y lie close
+// together or far apart, of which few rows of X read slices.
 TEST(MatmulOperator, GivesAnElementTheSameBitsInAnyProduct) {
   constexpr int64_t kM = 150;
-  constexpr int64_t kN = 77;
   constexpr int64_t kK = 300;
   const auto x = As<float>(Numbers(kM * kK, -1, 1, 1));
-  const auto y = As<float>(Numbers(kK * kN, -1, 1, 2));
-  OpTest whole("matmul");
-  whole.In<float>("X", {kM, kK}, x).In<float>("Y", {kK, kN}, y).Out("Out").Run();
-  const auto expected = whole.Get<float>("Out");
-  for (const int64_t rows : {1, 2, 13, 29, 100}) {
-    OpTest part("matmul");
-    part.In<float>("X", {rows, kK}, std::vector<float>(x.end() - rows * kK, x.end()));
-    part.In<float>("Y", {kK, kN}, y).Out("Out").Run();
-    EXPECT_EQ(part.Get<float>("Out"), std::vector<float>(expected.end() - rows * kN, expected.end())) << rows;
-  }
-  for (const int64_t col : {0, 15, 40, 76}) {
-    std::vector<float> column;
-    std::vector<float> result;
-    for (int64_t k = 0; k < kK; ++k) {
-      column.push_back(y[static_cast<size_t>(k * kN + col)]);
+  for (const int64_t n : {77, 700}) {
+    const auto y = As<float>(Numbers(kK * n, -1, 1, 2));
+    OpTest whole("matmul");
+    whole.In<float>("X", {kM, kK}, x).In<float>("Y", {kK, n}, y).Out("Out").Run();
+    const auto expected = whole.Get<float>("Out");
+    for (const int64_t rows : {1, 2, 5, 13, 29, 100}) {
+      OpTest part("matmul");
+      part.In<float>("X", {rows, kK}, std::vector<float>(x.end() - rows * kK, x.end()));
+      part.In<float>("Y", {kK, n}, y).Out("Out").Run();
+      EXPECT_EQ(part.Get<float>("Out"), std::vector<float>(expected.end() - rows * n, expected.end())) << rows;
     }
-    for (int64_t m = 0; m < kM; ++m) {
-      result.push_back(expected[static_cast<size_t>(m * kN + col)]);
+    for (const int64_t col : {0, 15, 40, 76}) {
+      std::vector<float> column;
+      std::vector<float> result;
+      for (int64_t k = 0; k < kK; ++k) {
+        column.push_back(y[static_cast<size_t>(k * n + col)]);
+      }
+      for (int64_t m = 0; m < kM; ++m) {
+        result.push_back(expected[static_cast<size_t>(m * n + col)]);
+      }
+      OpTest part("matmul");
+      part.In<float>("X", {kM, kK}, x).In<float>("Y", {kK, 1}, column).Out("Out").Run();
+      EXPECT_EQ(part.Get<float>("Out"), result) << col;
     }
-    OpTest part("matmul");
-    part.In<float>("X", {kM, kK}, x).In<float>("Y", {kK, 1}, column).Out("Out").Run();
-    EXPECT_EQ(part.Get<float>("Out"), result) << col;
   }
 }
 
