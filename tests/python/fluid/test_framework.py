@@ -19,7 +19,13 @@ from headrace.fluid.framework import Parameter
 def test_layers_go_into_the_default_programs() -> None:
     fed_regression()
     main, startup = fluid.default_main_program(), fluid.default_startup_program()
-    assert [op.type for op in main.global_block().ops] == ["mul", "elementwise_add", "square_error_cost", "mean"]
+    assert [op.type for op in main.global_block().ops] == [
+        "mul",
+        "elementwise_add",
+        "elementwise_sub",
+        "square",
+        "mean",
+    ]
     assert [op.type for op in startup.global_block().ops] == ["uniform_random", "fill_constant"]
     assert [p.name for p in main.all_parameters()] == ["fc_0.w_0", "fc_0.b_0"]
 

@@ -104,6 +104,15 @@ def test_hsigmoid_over_a_tree_of_ones_own(exe: fluid.Executor) -> None:
         layers.hsigmoid(x, label, 1)
 
 
+def test_square_error_cost_of_a_smaller_label(exe: fluid.Executor) -> None:
+    """As in Fluid, which subtracts and squares."""
+    x, y = rows("x", 3), rows("y", 1)
+    cost = layers.square_error_cost(x, y)
+    a, b = RNG.random((4, 3), np.float32), RNG.random((4, 1), np.float32)
+    (got,) = exe.run(feed={"x": a, "y": b}, fetch_list=[cost])
+    np.testing.assert_allclose(got, (a - b) ** 2, rtol=1e-6)
+
+
 def test_bpr_loss_and_softmax_along_an_axis(exe: fluid.Executor) -> None:
     x, label = rows("x", 3), rows("label", 1, "int64")
     images, pixels = layers.data("images", [3, 2, 2]), layers.data("pixels", [1, 2, 2], dtype="int64")

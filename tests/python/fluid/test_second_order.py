@@ -86,7 +86,6 @@ REFUSED = {
     "margin_rank_loss": "margin_rank_loss_grad",
     "maxout": "maxout_grad",
     "modified_huber_loss": "modified_huber_loss_grad",
-    "mse_loss": "square_error_cost_grad",
     "nce": "nce_grad",
     "prelu": "prelu_grad",
     "rank_loss": "rank_loss_grad",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.fluid import unique_name
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_number, check_variable
 from headrace.fluid.layers import nn, ops, reductions
@@ -95,11 +94,14 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """(input - label)², element by element."""
+    """(input - label)², element by element; ``label`` may be smaller, as in ``elementwise_sub``."""
     helper = LayerHelper("square_error_cost")
-    unique_name.generate(f"{helper.name}.tmp")  # that of the difference, which Fluid computes by itself
-    out = helper.create_variable(check_variable(input, "input", "square_error_cost").dtype)
-    helper.append_op({"X": input, "Y": check_variable(label, "label", "square_error_cost")}, {"Out": out})
+    dtype = check_variable(input, "input", "square_error_cost").dtype
+    check_variable(label, "label", "square_error_cost")
+    difference = helper.create_variable(dtype)
+    helper.append_op({"X": input, "Y": label}, {"Out": difference}, type="elementwise_sub")
+    out = helper.create_variable(dtype)
+    helper.append_op({"X": difference}, {"Out": out}, type="square")
     return out
 
 
