@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Union
+from typing import Any, NoReturn, Union, overload
 
 import numpy as np
 
@@ -46,12 +46,21 @@ def scope_guard(scope: Scope) -> Iterator[None]:
         _scope = before
 
 
-def as_numpy(tensor: LoDTensor) -> np.ndarray:
-    """The elements as an array, without a copy.
+@overload
+def as_numpy(tensor: LoDTensor) -> np.ndarray: ...
+@overload
+def as_numpy(tensor: list[LoDTensor]) -> list[np.ndarray]: ...
+def as_numpy(tensor: LoDTensor | list[LoDTensor]) -> np.ndarray | list[np.ndarray]:
+    """The elements as an array, without a copy; of a list of tensors, those of each.
 
     Raises:
-        FailedPrecondition: the tensor has a LoD, which an array would lose.
+        FailedPrecondition: a tensor has a LoD, which an array would lose.
+        TypeMismatch: it is given something else.
     """
+    if isinstance(tensor, list):
+        return [as_numpy(each) for each in tensor]
+    if not isinstance(tensor, LoDTensor):
+        raise errors.TypeMismatch(f"as_numpy takes a LoDTensor or a list of them, got {type(tensor).__name__}")
     if tensor.lod():
         raise errors.FailedPrecondition(
             f"{tensor!r} has a LoD, which an array cannot hold: fetch it with return_numpy=False"

@@ -40,6 +40,16 @@ def test_fetches_come_in_order_as_arrays_or_tensors(exe: fluid.Executor, doubled
     assert exe.run(feed={"x": X}) == []
 
 
+def test_fetched_tensors_become_arrays(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    x, double = doubled
+    tensors = exe.run(feed={"x": np.ones((2, 2), np.float32)}, fetch_list=[x, double], return_numpy=False)
+    one, two = fluid.executor.as_numpy(tensors)
+    np.testing.assert_array_equal(one * 2, two)
+    np.testing.assert_array_equal(fluid.executor.as_numpy(tensors[1]), two)
+    with pytest.raises(errors.TypeMismatch, match="as_numpy takes a LoDTensor or a list of them, got ndarray"):
+        fluid.executor.as_numpy(two)
+
+
 def test_what_the_scope_alone_holds_is_fetched(exe: fluid.Executor) -> None:
     """As in Fluid, whose clones for tests give the optimizer's learning rate."""
     x = fluid.layers.data("x", [2])

@@ -164,6 +164,13 @@ def test_functions_of_one_variable(layer: object, function: object) -> None:
     np.testing.assert_allclose(run(out)[0], function(x), rtol=1e-5, atol=1e-6)
 
 
+def test_elementwise_of_one_shape_does_not_look_at_the_axis(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [None, 1]), fluid.data("y", [None, 1])
+    total = fluid.layers.elementwise_add(x, [y], axis=1)
+    a, b = np.array([[1], [2], [3]], np.float32), np.array([[4], [5], [6]], np.float32)
+    np.testing.assert_array_equal(exe.run(feed={"x": a, "y": b}, fetch_list=[total])[0], a + b)
+
+
 def test_reductions_and_elementwise() -> None:
     a = RNG.standard_normal((2, 3, 4)).astype(np.float32)
     b = RNG.standard_normal((3,)).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import append_layer
+from headrace.fluid.layer_helper import append_layer, check_variable
 
 __all__ = [
     "elementwise_add",
@@ -25,13 +25,18 @@ def minus(x: Variable, y: Variable, name: str | None = None) -> Variable:
 
 
 def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
+    x, y = check_variable(x, "X", op_type), check_variable(y, "Y", op_type)
+    if x.shape == y.shape:
+        axis = -1  # Fluid does not look at it
     return append_layer(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act, exact_name=True)
 
 
 def elementwise_add(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """x + y. The dimensions of ``y`` are those of ``x`` from ``axis`` on; -1: the last ones."""
+    """x + y. The dimensions of ``y`` are those of ``x`` from ``axis`` on; -1: the last ones. With the same shape,
+    ``axis`` makes no difference.
+    """
     return _elementwise("elementwise_add", x, y, axis, act, name)
 
 
