@@ -119,6 +119,10 @@ class VarDesc:
     is_parameter: bool
     attrs: dict[str, Any]
     reader_specs: list[tuple[list[int], int, int]]
+    set_shape: Callable[[VarDesc, Sequence[int]], None]
+    set_dtype: Callable[[VarDesc, int], None]
+    set_lod_level: Callable[[VarDesc, int], None]
+    set_persistable: Callable[[VarDesc, bool], None]
     def shapes(self) -> list[list[int]]: ...
     def set_shapes(self, shapes: Sequence[Sequence[int]]) -> None: ...
     def dtypes(self) -> list[int]: ...

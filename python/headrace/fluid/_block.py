@@ -249,6 +249,27 @@ class Block:
         self.ops.insert(index, op)
         return op
 
+    def _rename_var(self, name: str, new_name: str) -> Variable:
+        """Renames a variable of this block, also in the operators that have it, and returns it. Values in scopes keep
+        their name. NotFound if there is no such variable, AlreadyExists if the new name is taken.
+        """
+        variable = self.var(name)
+        if self._find_var_recursive(check_instance(new_name, str, "Block._rename_var: new_name")) is not None:
+            raise errors.AlreadyExists(f"'{name}' cannot be renamed to '{new_name}': there is such a variable")
+        desc = self.desc.var(new_name)
+        keys = ["kind", "shape", "dtype", "lod_level", "persistable", "stop_gradient", "is_parameter", "attrs"]
+        for key in [*keys, "reader_specs"] if variable.type == VarType.READER else keys:
+            setattr(desc, key, getattr(variable.desc, key))
+        for block in self.program.blocks:
+            if block._find_var_recursive(name) is variable:
+                for op in block.ops:
+                    if name in op.input_arg_names or name in op.output_arg_names:
+                        op._replace({name: new_name}, {name: new_name})
+        variable._name, variable.desc = new_name, desc
+        self.vars = {var.name: var for var in self.vars.values()}
+        self.desc.remove_var(name)
+        return variable
+
     def _remove_op(self, index: int) -> None:
         self.desc.remove_ops(index, index + 1)
         del self.ops[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from headrace import errors
@@ -26,6 +27,11 @@ class Operator:
     @property
     def type(self) -> str:
         return self.desc.type
+
+    @property
+    def idx(self) -> int:
+        """Its position in the block."""
+        return next(i for i, op in enumerate(self.block.ops) if op is self)
 
     @property
     def is_backward(self) -> bool:
@@ -90,9 +96,30 @@ class Operator:
         return self.desc.attrs()
 
     def _set_attr(self, name: str, value: Any) -> None:
-        position = next(i for i, op in enumerate(self.block.ops) if op is self)
+        position = self.idx
         self.block.desc.set_attr(position, name, value)
         self.desc = self.block.desc.ops()[position]
+
+    def _rename_input(self, old_name: str, new_name: str) -> None:
+        """Has it read the variable ``new_name`` where it reads ``old_name``."""
+        self._replace({old_name: new_name}, {})
+
+    def _rename_output(self, old_name: str, new_name: str) -> None:
+        """Has it write the variable ``new_name`` where it writes ``old_name``."""
+        self._replace({}, {old_name: new_name})
+
+    def _replace(self, read: Mapping[str, str], written: Mapping[str, str]) -> None:
+        """Gives it other variables, by the names of those that it has."""
+        inputs = {slot: [read.get(name, name) for name in self.input(slot)] for slot in self.input_names}
+        outputs = {slot: [written.get(name, name) for name in self.output(slot)] for slot in self.output_names}
+        attrs = self.all_attrs()
+        if "sub_block" in attrs:
+            attrs["sub_block"] = self.block.program.blocks[attrs["sub_block"]].desc
+        if core.OP_ROLE_VAR in attrs:
+            attrs[core.OP_ROLE_VAR] = [{**read, **written}.get(name, name) for name in attrs[core.OP_ROLE_VAR]]
+        position, block = self.idx, self.block.desc
+        self.desc = block.insert_op(position, self.type, inputs, outputs, attrs)
+        block.remove_ops(position + 1, position + 2)
 
     def to_string(self, throw_on_error: bool = False) -> str:
         """A line about the operator. The argument is Fluid's and makes no difference."""

@@ -112,6 +112,11 @@ class VarType(enum.IntEnum):
 
 
 VarDesc.VarType = VarType  # where Fluid's programs look for it
+# As they set what is a property here.
+VarDesc.set_shape = lambda self, shape: setattr(self, "shape", list(shape))
+VarDesc.set_dtype = lambda self, dtype: setattr(self, "dtype", int(dtype))
+VarDesc.set_lod_level = lambda self, lod_level: setattr(self, "lod_level", lod_level)
+VarDesc.set_persistable = lambda self, persistable: setattr(self, "persistable", persistable)
 
 
 _DTYPE_NAMES = {

@@ -386,6 +386,72 @@ def test_a_clone_for_test_leaves_out_what_serves_training_without_its_role(
     assert np.array(fluid.global_scope().find_var("@LR_DECAY_COUNTER@").get_tensor()) == [0]
 
 
+def test_variables_are_renamed_in_all_that_has_them(exe: fluid.Executor) -> None:
+    """As programs do that join one with another, a teacher's with a student's, say."""
+    _, _, loss = fed_regression()
+    layers, main = fluid.layers, fluid.default_main_program()
+    root = main.global_block()
+    choice = layers.cond(layers.reduce_sum(root.var("fc_0.w_0")) < 100.0, lambda: loss * 2.0, lambda: loss)
+    fluid.optimizer.SGD(0.0).minimize(loss)
+
+    def attributes() -> list[dict[str, Any]]:
+        return [{name: op.attr(name) for name in op.attr_names if name != "op_role_var"} for op in root.ops]
+
+    given = attributes()
+    exe.run(fluid.default_startup_program())
+    feed = dict(zip("xy", regression_batch(0)))
+    before = exe.run(feed=feed, fetch_list=[loss, choice])
+    weight = root.var("fc_0.w_0")
+    scope = fluid.global_scope()
+    for name, new in (("fc_0.w_0", "teacher_w"), ("x", "teacher_x"), (loss.name, "teacher_loss")):
+        variable = root.var(name)
+        described = repr(variable), variable.persistable, variable.stop_gradient, variable.is_data
+        assert root._rename_var(name, new) is variable is root.var(new)
+        assert (variable.name, root.has_var(name)) == (new, False)
+        again = repr(variable).replace(new, name), variable.persistable, variable.stop_gradient, variable.is_data
+        assert again == described
+    assert [p.name for p in main.all_parameters()] == ["teacher_w", "fc_0.b_0"]
+    assert [op.idx for op in root.ops] == list(range(len(root.ops)))
+    assert not any(name in main.to_string() for name in ('"fc_0.w_0"', '"x"', '"mean_0.tmp_0"'))
+    assert not any(name in str(main) for name in ("[fc_0.w_0]", "[x]", "[mean_0.tmp_0]"))
+    assert attributes() == given
+    assert {name for op in root.ops if op.has_attr("op_role_var") for name in op.attr("op_role_var")} >= {"teacher_w"}
+    scope.var("teacher_w").get_tensor().set(np.array(scope.find_var("fc_0.w_0").get_tensor()), fluid.CPUPlace())
+    after = exe.run(main, feed={"teacher_x": feed["x"], "y": feed["y"]}, fetch_list=["teacher_loss", choice])
+    np.testing.assert_array_equal(after, before)
+    stored = fluid.Program.parse_from_string(main.serialize_to_string())
+    assert stored.global_block().var("teacher_w").shape == weight.shape
+    with pytest.raises(errors.NotFound, match=r"declares no variable 'fc_0\.w_0'"):
+        root._rename_var("fc_0.w_0", "w")
+    with pytest.raises(errors.AlreadyExists, match="'teacher_w' cannot be renamed to 'y'"):
+        root._rename_var("teacher_w", "y")
+
+
+def test_operators_are_given_other_variables(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [None, 2]), fluid.data("y", [None, 2])
+    total = fluid.layers.elementwise_add(x, x)
+    op = fluid.default_main_program().global_block().ops[0]
+    op._rename_input("x", "y")
+    op._rename_output(total.name, x.name)
+    assert op.input_arg_names == ["y", "y"]
+    assert op.output_arg_names == ["x"]
+    two = np.full((1, 2), 2, np.float32)
+    (got,) = exe.run(feed={"y": two}, fetch_list=[x])
+    np.testing.assert_array_equal(got, two + two)
+    assert y.name == "y"
+
+
+def test_descriptions_are_changed_as_fluid_changes_them() -> None:
+    variable = fluid.data("x", [3, 2])
+    variable.desc.set_shape((-1, 2))
+    variable.desc.set_dtype(core.VarDesc.VarType.INT64)
+    variable.desc.set_lod_level(1)
+    variable.desc.set_persistable(True)
+    assert (variable.shape, variable.dtype, variable.lod_level) == ((-1, 2), core.VarType.INT64, 1)
+    assert variable.persistable
+    assert fluid.core_avx.VarDesc is core.VarDesc
+
+
 def test_pruning_keeps_what_the_targets_need() -> None:
     fed_regression()
     main = fluid.default_main_program()
