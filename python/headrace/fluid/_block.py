@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,9 @@ class Block:
     def all_parameters(self) -> list[Parameter]:
         return [var for var in self.vars.values() if isinstance(var, Parameter)]
 
+    def iter_parameters(self) -> Iterator[Parameter]:
+        return iter(self.all_parameters())
+
     def create_var(
         self,
         name: str | None = None,
@@ -170,6 +173,9 @@ class Block:
         optimize_attr: Mapping[str, float] | None = None,
         stop_gradient: bool = False,
         gradient_clip_attr: GradientClip | None = None,
+        do_model_average: bool | None = None,
+        error_clip: ErrorClip | None = None,
+        is_data: bool = False,
     ) -> Parameter:
         """Declares a parameter in the root block; ``initializer`` adds the operator that gives it a value to this
         block, unless there is one already. AlreadyExists if the name is taken by something that differs.
@@ -197,6 +203,12 @@ class Block:
         parameter._set_training(
             trainable, regularizer, {"learning_rate": 1.0, **(optimize_attr or {})}, gradient_clip_attr
         )
+        if do_model_average is not None:
+            parameter.do_model_average = do_model_average
+        if error_clip is not None:
+            parameter.error_clip = error_clip
+        if is_data:
+            parameter.is_data = True
         block.vars[name] = parameter
         is_initialized = exists and any(name in op.output_arg_names for op in self.ops)
         if initializer is not None and not is_initialized:
@@ -256,19 +268,23 @@ class Block:
         variable = self.var(name)
         if self._find_var_recursive(check_instance(new_name, str, "Block._rename_var: new_name")) is not None:
             raise errors.AlreadyExists(f"'{name}' cannot be renamed to '{new_name}': there is such a variable")
-        desc = self.desc.var(new_name)
-        keys = ["kind", "shape", "dtype", "lod_level", "persistable", "stop_gradient", "is_parameter", "attrs"]
-        for key in [*keys, "reader_specs"] if variable.type == VarType.READER else keys:
-            setattr(desc, key, getattr(variable.desc, key))
+        self._describe_like(variable, new_name)
         for block in self.program.blocks:
             if block._find_var_recursive(name) is variable:
                 for op in block.ops:
                     if name in op.input_arg_names or name in op.output_arg_names:
                         op._replace({name: new_name}, {name: new_name})
-        variable._name, variable.desc = new_name, desc
+        variable._name, variable.desc = new_name, self.desc.var(new_name)
         self.vars = {var.name: var for var in self.vars.values()}
         self.desc.remove_var(name)
         return variable
+
+    def _describe_like(self, variable: Variable, name: str) -> None:
+        """Has the description declare ``name`` with what that of ``variable`` says."""
+        desc = self.desc.var(name)
+        keys = ["kind", "shape", "dtype", "lod_level", "persistable", "stop_gradient", "is_parameter", "attrs"]
+        for key in [*keys, "reader_specs"] if variable.type == VarType.READER else keys:
+            setattr(desc, key, getattr(variable.desc, key))
 
     def _remove_op(self, index: int) -> None:
         self.desc.remove_ops(index, index + 1)

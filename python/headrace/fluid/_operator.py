@@ -101,12 +101,22 @@ class Operator:
         self.desc = self.block.desc.ops()[position]
 
     def _rename_input(self, old_name: str, new_name: str) -> None:
-        """Has it read the variable ``new_name`` where it reads ``old_name``."""
+        """Has it read the variable ``new_name`` where it reads ``old_name``. That may be a name which ``old_name`` gets
+        later, by ``Block._rename_var``.
+        """
+        self._expect(old_name, new_name)
         self._replace({old_name: new_name}, {})
 
     def _rename_output(self, old_name: str, new_name: str) -> None:
-        """Has it write the variable ``new_name`` where it writes ``old_name``."""
+        """Has it write the variable ``new_name`` where it writes ``old_name``; see ``_rename_input``."""
+        self._expect(old_name, new_name)
         self._replace({}, {old_name: new_name})
+
+    def _expect(self, name: str, new_name: str) -> None:
+        """Has the description declare ``new_name``, as ``name`` is, unless it does."""
+        if self.block.desc.find_var(new_name) is None:
+            variable = self.block._var_recursive(name)
+            variable.block._describe_like(variable, new_name)
 
     def _replace(self, read: Mapping[str, str], written: Mapping[str, str]) -> None:
         """Gives it other variables, by the names of those that it has."""

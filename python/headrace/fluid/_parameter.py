@@ -44,6 +44,10 @@ class _OptimizeAttr(MutableMapping[str, float]):
     def __len__(self) -> int:
         return len(self._all())
 
+    def __reduce__(self) -> tuple[type, tuple[dict[str, float]]]:
+        """Copies are dicts of their own."""
+        return dict, (self._all(),)
+
     def __repr__(self) -> str:
         return repr(self._all())
 

@@ -112,6 +112,7 @@ class VarType(enum.IntEnum):
 
 
 VarDesc.VarType = VarType  # where Fluid's programs look for it
+ProgramDesc.flush = lambda self: None  # a description has no parts that lag behind
 # As they set what is a property here.
 VarDesc.set_shape = lambda self, shape: setattr(self, "shape", list(shape))
 VarDesc.set_dtype = lambda self, dtype: setattr(self, "dtype", int(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -439,6 +440,59 @@ def test_operators_are_given_other_variables(exe: fluid.Executor) -> None:
     (got,) = exe.run(feed={"y": two}, fetch_list=[x])
     np.testing.assert_array_equal(got, two + two)
     assert y.name == "y"
+
+
+def test_names_get_a_prefix_operator_by_operator(exe: fluid.Executor) -> None:
+    """PaddleHub renames in the operators before it renames the variable."""
+    _, _, loss = fed_regression()
+    root = fluid.default_main_program().global_block()
+    exe.run(fluid.default_startup_program())
+    feed = dict(zip("xy", regression_batch(0)))
+    before, last = exe.run(feed=feed, fetch_list=[loss]), loss.name
+    for name in list(root.vars):
+        for op in root.ops:
+            if name in op.input_arg_names:
+                op._rename_input(name, "hub_" + name)
+            if name in op.output_arg_names:
+                op._rename_output(name, "hub_" + name)
+        persistable = root.var(name).persistable
+        assert root._rename_var(name, "hub_" + name).persistable == persistable
+        if persistable:
+            tensor = fluid.global_scope().find_var(name).get_tensor()
+            fluid.global_scope().var("hub_" + name).get_tensor().set(np.array(tensor), fluid.CPUPlace())
+    fluid.default_main_program().desc.flush()
+    assert all(name.startswith("hub_") for op in root.ops for name in op.input_arg_names + op.output_arg_names)
+    assert {var.name for var in root.iter_parameters()} == {"hub_fc_0.w_0", "hub_fc_0.b_0"}
+    after = exe.run(feed={"hub_" + name: value for name, value in feed.items()}, fetch_list=["hub_" + last])
+    np.testing.assert_array_equal(after, before)
+
+
+def test_parameters_are_made_of_what_others_are() -> None:
+    """As programs do that connect one with another."""
+    layers, clip = fluid.layers, fluid.clip
+    attr = fluid.ParamAttr("w", regularizer=fluid.regularizer.L2Decay(0.5), do_model_average=False)
+    layers.fc(fluid.data("x", [None, 3]), 2, param_attr=attr, bias_attr=False)
+    given = fluid.default_main_program().global_block().var("w")
+    given._set_error_clip(clip.ErrorClipByValue(0.1))
+    given.optimize_attr["learning_rate"] = 0.5
+    keys = [
+        "shape",
+        "dtype",
+        "lod_level",
+        "stop_gradient",
+        "is_data",
+        "error_clip",
+        "trainable",
+        "optimize_attr",
+        "regularizer",
+    ]
+    keys += ["gradient_clip_attr", "do_model_average"]
+    info = {key: copy.deepcopy(getattr(given, key)) for key in keys}
+    info["optimize_attr"]["learning_rate"] = 2.0
+    assert given.optimize_attr["learning_rate"] == 0.5
+    made = fluid.Program().global_block().create_parameter(name="again", **info)
+    assert (made.shape, made.do_model_average, made.error_clip.max) == ((3, 2), False, 0.1)
+    assert (made.optimize_attr["learning_rate"], made.regularizer.regularization_coeff) == (2.0, 0.5)
 
 
 def test_descriptions_are_changed_as_fluid_changes_them() -> None:
