@@ -17,6 +17,7 @@ _QUANTISED = (
     "programs cannot be quantised or pruned here: do that elsewhere, and load the result with io.load_inference_model"
 )
 _PROGRAMS = "layers are added to a program, which an Executor runs"
+_PREDICTOR = "load the model with io.load_inference_model, and run it with an Executor"
 _HDFS = "copy files with the tools of HDFS"
 
 #: Module → name → what to do.
@@ -47,6 +48,10 @@ REFUSED: dict[str, dict[str, str]] = {
         "distribute_transpiler": _ONE_MACHINE,
         "ps_dispatcher": _ONE_MACHINE,
     },
+    "core": dict.fromkeys(
+        ["AnalysisConfig", "NativeConfig", "PaddleBuf", "PaddleDType", "PaddleTensor", "create_paddle_predictor"],
+        _PREDICTOR,
+    ),
     "layers": {
         "append_LARS": "use optimizer.LarsMomentum",
         "ListenAndServ": _ONE_MACHINE,

@@ -36,6 +36,7 @@ from headrace._core import (
 )
 from headrace.errors import EOFException, QueueClosedError
 from headrace.errors import HeadraceError as EnforceNotMet
+from headrace.fluid._refused import refusal
 
 __all__ = [
     "NO_GPU",
@@ -81,6 +82,10 @@ __all__ = [
     "set_feed_variable",
     "variable_file_name",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise refusal(__name__, "core", name)
 
 
 class VarType(enum.IntEnum):

@@ -27,19 +27,20 @@ class UniqueNameGenerator:
         return f"{self._prefix}{key}_{number}"
 
 
-_generator = UniqueNameGenerator()
+#: The present one.
+generator = UniqueNameGenerator()
 
 
 def generate(key: str) -> str:
     """``key`` and a number that it has not had yet."""
-    return _generator(check_instance(key, str, "unique_name.generate: key"))
+    return generator(check_instance(key, str, "unique_name.generate: key"))
 
 
 def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenerator:
     """Puts a generator in the place of the present one, which is returned."""
-    global _generator
-    old = _generator
-    _generator = UniqueNameGenerator() if new_generator is None else new_generator
+    global generator
+    old = generator
+    generator = UniqueNameGenerator() if new_generator is None else new_generator
     return old
 
 

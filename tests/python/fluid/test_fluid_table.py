@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import re
 from pathlib import Path
@@ -84,6 +85,24 @@ def test_importing_what_is_refused_says_what_to_do() -> None:
         exec("from headrace.fluid import nonsense", {})
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'headrace\.fluid\.nonsense'"):
         exec("import headrace.fluid.nonsense", {})
+
+
+def test_names_that_programs_find_where_fluid_has_them_by_accident() -> None:
+    from headrace.fluid.contrib.mixed_precision.decorator import OptimizerWithMixedPrecison
+    from headrace.fluid.layers import core
+
+    assert core.VarDesc is fluid.core_avx.VarDesc is fluid.core.VarDesc
+    assert OptimizerWithMixedPrecison is fluid.contrib.mixed_precision.OptimizerWithMixedPrecision
+    names = copy.deepcopy(fluid.unique_name.generator)
+    assert fluid.unique_name.generate("fc") == names("fc")
+    with fluid.unique_name.guard(names):
+        assert fluid.unique_name.generator is names
+    assert fluid.unique_name.generator is not names
+
+
+def test_what_serves_models_in_fluid_says_what_does_so_here() -> None:
+    with pytest.raises(AttributeError, match=r"headrace\.fluid\.core has no AnalysisConfig: .*load_inference_model"):
+        fluid.core.AnalysisConfig("model")
 
 
 def test_what_is_refused_is_not_there() -> None:

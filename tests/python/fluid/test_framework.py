@@ -503,7 +503,6 @@ def test_descriptions_are_changed_as_fluid_changes_them() -> None:
     variable.desc.set_persistable(True)
     assert (variable.shape, variable.dtype, variable.lod_level) == ((-1, 2), core.VarType.INT64, 1)
     assert variable.persistable
-    assert fluid.core_avx.VarDesc is core.VarDesc
 
 
 def test_pruning_keeps_what_the_targets_need() -> None:

@@ -10,6 +10,7 @@ import importlib
 import sys
 from typing import Any
 
+from headrace.fluid import core as core
 from headrace.fluid._refused import REFUSED, refusal
 from headrace.fluid.layers import (
     class_losses,

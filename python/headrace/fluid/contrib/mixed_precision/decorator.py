@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from headrace import errors
 
-__all__ = ["AutoMixedPrecisionLists", "OptimizerWithMixedPrecision", "decorate"]
+__all__ = ["AutoMixedPrecisionLists", "OptimizerWithMixedPrecision", "OptimizerWithMixedPrecison", "decorate"]
 
 
 def decorate(*args: Any, **kwargs: Any) -> NoReturn:
@@ -15,3 +15,5 @@ def decorate(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 AutoMixedPrecisionLists = OptimizerWithMixedPrecision = decorate
+#: As Fluid spells it.
+OptimizerWithMixedPrecison = OptimizerWithMixedPrecision
