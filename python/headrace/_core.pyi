@@ -119,6 +119,8 @@ class VarDesc:
     is_parameter: bool
     attrs: dict[str, Any]
     reader_specs: list[tuple[list[int], int, int]]
+    type: Callable[[VarDesc], _VarType]
+    get_shape: Callable[[VarDesc], list[int]]
     set_shape: Callable[[VarDesc, Sequence[int]], None]
     set_dtype: Callable[[VarDesc, int], None]
     set_lod_level: Callable[[VarDesc, int], None]

@@ -118,7 +118,9 @@ class VarType(enum.IntEnum):
 
 VarDesc.VarType = VarType  # where Fluid's programs look for it
 ProgramDesc.flush = lambda self: None  # a description has no parts that lag behind
-# As they set what is a property here.
+# As they ask for and set what is a property here.
+VarDesc.type = lambda self: VarType(self.kind)
+VarDesc.get_shape = lambda self: self.shape
 VarDesc.set_shape = lambda self, shape: setattr(self, "shape", list(shape))
 VarDesc.set_dtype = lambda self, dtype: setattr(self, "dtype", int(dtype))
 VarDesc.set_lod_level = lambda self, lod_level: setattr(self, "lod_level", lod_level)

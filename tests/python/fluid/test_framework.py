@@ -495,8 +495,10 @@ def test_parameters_are_made_of_what_others_are() -> None:
     assert (made.optimize_attr["learning_rate"], made.regularizer.regularization_coeff) == (2.0, 0.5)
 
 
-def test_descriptions_are_changed_as_fluid_changes_them() -> None:
+def test_descriptions_are_asked_and_changed_as_fluid_does() -> None:
     variable = fluid.data("x", [3, 2])
+    assert variable.desc.type() == core.VarDesc.VarType.LOD_TENSOR != core.VarDesc.VarType.FEED_MINIBATCH
+    assert variable.desc.get_shape() == [3, 2]
     variable.desc.set_shape((-1, 2))
     variable.desc.set_dtype(core.VarDesc.VarType.INT64)
     variable.desc.set_lod_level(1)
