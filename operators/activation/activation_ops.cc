@@ -288,11 +288,11 @@ HEADRACE_REGISTER_OPS(polynomials) {
   Register(
       "relu6", "X, not less than 0 and not more than threshold",
       [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,
-      [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); }, {{"threshold", "the greatest result", 6.0}},
-      kFlat);
+      [](auto out, auto v) { return decltype(out)((out > 0) & (out < v.a)); },
+      {{"threshold", "the greatest result", 6.0}}, kFlat);
   Register(
       "brelu", "X, not less than t_min and not more than t_max", [](auto x, auto v) { return Clip(x, v.a, v.b); },
-      Needs::kX, [](auto x, auto v) { return decltype(x)(x > v.a && x < v.b); },
+      Needs::kX, [](auto x, auto v) { return decltype(x)((x > v.a) & (x < v.b)); },
       {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}}, kFlat);
   Register(
       "thresholded_relu", "X where X > threshold, else 0",
@@ -364,7 +364,7 @@ HEADRACE_REGISTER_OPS(exponentials) {
            [](auto out, auto) { return 1 - out * out; }, {}, {Slope::Kind::kLinear, -2, 0});
   Register("exp", "e to the power of X", OfVectors{[](const auto& x, auto) { return ChunkExp(x); }}, Needs::kOut,
            [](auto out, auto) { return out; }, {}, {Slope::Kind::kLinear, 0, 1});
-  Register("log", "The natural logarithm", OfChunks{[](const auto& x, auto) { return ChunkLog(x); }}, Needs::kX,
+  Register("log", "The natural logarithm", OfVectors{[](const auto& x, auto) { return ChunkLog(x); }}, Needs::kX,
            [](auto x, auto) { return 1 / x; }, {}, {Slope::Kind::kPower, -1});
   Register("logsigmoid", "log(1 / (1 + exp(-X)))",
            OfVectors{[](const auto& x, auto) { return Evaluated(-ChunkSoftplus(Evaluated(-x))); }}, Needs::kX,
@@ -387,7 +387,7 @@ HEADRACE_REGISTER_OPS(exponentials) {
              return ForEachElement([v](auto t) { return v.a * v.b * (1 - t * t); }, ChunkTanh((v.a * x).eval()));
            }},
            {{"scale_a", "factor on X", 0.67}, {"scale_b", "factor on the result", 1.7159}});
-  Register("elu", "X, or alpha * (exp(X) - 1) where X < 0", OfChunks{[](const auto& x, auto v) {
+  Register("elu", "X, or alpha * (exp(X) - 1) where X < 0", OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e) { return e < 0 ? v.a * e : e; }, ChunkExpLinear(x));
            }},
            Needs::kX, OfVectors{[](const auto& x, auto v) {
@@ -395,7 +395,7 @@ HEADRACE_REGISTER_OPS(exponentials) {
            }},
            {{"alpha", "minus the limit of the results", 1.0}});
   Register("selu", "scale * X, or scale * alpha * (exp(X) - 1) where X < 0 (G. Klambauer et al., 2017)",
-           OfChunks{[](const auto& x, auto v) {
+           OfVectors{[](const auto& x, auto v) {
              return ForEachElement([v](auto e) { return v.a * (e < 0 ? v.b * e : e); }, ChunkExpLinear(x));
            }},
            Needs::kX, OfVectors{[](const auto& x, auto v) {
@@ -425,9 +425,8 @@ HEADRACE_REGISTER_OPS(trigonometry) {
   Register(
       "acos", "The arc whose cosine is X", [](auto x, auto) { return std::acos(x); }, Needs::kX,
       [](auto x, auto) { return -1 / std::sqrt(1 - x * x); });
-  Register(
-      "atan", "The arc whose tangent is X", [](auto x, auto) { return std::atan(x); }, Needs::kX,
-      [](auto x, auto) { return 1 / (1 + x * x); });
+  Register("atan", "The arc whose tangent is X", OfVectors{[](const auto& x, auto) { return ChunkArcTangent(x); }},
+           Needs::kX, [](auto x, auto) { return 1 / (1 + x * x); });
   Register("erf", "The error function", OfVectors{[](const auto& x, auto) { return ChunkErf(x); }}, Needs::kX,
            OfVectors{[](const auto& x, auto) {
              return ForEachElement([](auto exp) { return decltype(exp)(1.12837916709551257390) * exp; },

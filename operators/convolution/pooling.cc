@@ -8,6 +8,7 @@
 
 #include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
+#include "operators/math/ordered_sum.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -291,6 +292,10 @@ void PoolMap(const PoolShape& s, const T* x, T* out) {
     const auto divide = [&s](T total, const Span& z, const Span& y, const Span& c) {
       return total / static_cast<T>(s.Divisor(z, y, c));
     };
+    if (s.HasOneWindow()) {
+      *out = divide(Sum(s.MapSize(), x), s.planes.At(0), s.rows.At(0), s.cols.At(0));
+      return;
+    }
     PoolRows(s, x, T(0), add, divide, out);
   }
 }

@@ -33,6 +33,9 @@ struct PoolAxis {
     return {begin, std::clamp(window.InputAt(o, window.size), begin, inputs)};
   }
 
+  // Whether the only window is the whole input.
+  bool HasOneWindow() const { return outputs == 1 && At(0).size() == inputs; }
+
   Window window{1, 1, 0};
   int64_t inputs = 1;
   int64_t outputs = 1;
@@ -50,6 +53,8 @@ struct PoolShape {
   PoolShape(const AttributeIndex& op, size_t spatial, const DDim& x);
 
   int64_t MapSize() const { return planes.inputs * rows.inputs * cols.inputs; }  // of X
+  // Whether the only window of a map is all of it.
+  bool HasOneWindow() const { return planes.HasOneWindow() && rows.HasOneWindow() && cols.HasOneWindow(); }
   int64_t OutputSizeOfMap() const { return planes.outputs * rows.outputs * cols.outputs; }
   // What the average of the given parts of a window divides by; that of nothing is 0.
   int64_t Divisor(const PoolAxis::Span& z, const PoolAxis::Span& y, const PoolAxis::Span& x) const {

@@ -1,10 +1,10 @@
 // sigmoid_cross_entropy_with_logits: a loss for each of several independent classes.
 #include <algorithm>
-#include <cmath>
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/chunk_math.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/vector_math.h"
 
@@ -30,14 +30,14 @@ void SigmoidCrossEntropyKernel(const ExecutionContext& ctx) {
   const auto ignored = static_cast<T>(ctx.Attr<int32_t>("ignore_index"));
   const T normalizer = Normalizer(ctx, n, label, ignored);
   ParallelFor(n, kElementsPerBlock / 16, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      out[i] = -std::abs(x[i]);
-    }
-    VectorExp(end - begin, out + begin, out + begin);
-    for (int64_t i = begin; i < end; ++i) {
-      const T loss = (x[i] < 0 ? T(0) : x[i]) - x[i] * label[i] + std::log1p(out[i]);
-      out[i] = label[i] == ignored ? T(0) : loss / normalizer;
-    }
+    ForEachVector(
+        end - begin, out + begin,
+        [=](const auto& logit, const auto& target) {
+          return ForEachElement(
+              [=](T v, T l, T softplus) { return l == ignored ? 0 : (softplus - v * l) / normalizer; }, logit, target,
+              ChunkSoftplus(logit));
+        },
+        x + begin, label + begin);
   });
 }
 

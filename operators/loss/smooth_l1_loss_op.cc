@@ -73,12 +73,15 @@ void SmoothL1GradKernel(const ExecutionContext& ctx) {
       continue;
     }
     T* to = grad->mutable_data<T>();
-    ParallelFor(s.rows * s.cols, kElementsPerBlock / 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const T slope =
-            std::abs(diff[i]) < 1 / sigma2 ? sigma2 * diff[i] : static_cast<T>((diff[i] > 0) - (diff[i] < 0));
-        const T by_difference = d[i / s.cols] * outside[i] * inside[i] * slope;
-        to[i] = by_x ? by_difference : -by_difference;
+    ParallelFor(s.rows, RowsPerBlock(4 * s.cols), [=](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const T of_row = by_x ? d[r] : -d[r];
+        HEADRACE_INDEPENDENT_ITERATIONS
+        for (int64_t i = r * s.cols; i < (r + 1) * s.cols; ++i) {
+          const T sign = static_cast<T>((diff[i] > 0) - (diff[i] < 0));
+          const T slope = std::abs(diff[i]) < 1 / sigma2 ? sigma2 * diff[i] : sign;
+          to[i] = of_row * outside[i] * inside[i] * slope;
+        }
       }
     });
   }

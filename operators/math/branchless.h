@@ -1,10 +1,11 @@
-// The exponential function, its relatives, the error function and the sine of a float, as arithmetic without branches
-// or calls, which compilers vectorise: each element by the same instructions, in a vector or alone, so with the same
-// bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except NormalDistribution's; smaller ones
-// are 0, except those of Erf and SineWithin, which may be subnormal.
+// The exponential function, its relatives, the logarithm, the error function, the sine and the arc tangent of a float,
+// as arithmetic without branches or calls, which compilers vectorise: each element by the same instructions, in a
+// vector or alone, so with the same bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except
+// NormalDistribution's; smaller ones are 0, except those of ExpLinear, Erf, SineWithin and ArcTangent, which may be
+// subnormal.
 //
-// The reduction and the polynomial of Exp are those of S. L. Moshier's Cephes library (expf); that of Log1p is a
-// minimax fit.
+// The reductions and the polynomials of Exp, Log and ArcTangent are those of S. L. Moshier's Cephes library (expf,
+// logf, atanf); that of Log1p is a minimax fit.
 #pragma once
 
 #include <bit>
@@ -52,28 +53,76 @@ inline int32_t ClampedMagnitude(float x, float largest) {
 
 inline int32_t SignOf(float x) { return BitsOf(x) & std::numeric_limits<int32_t>::min(); }
 
+// exp(x) = exp(rest) · 2^count for kLogSmallest <= x <= kLogLargest; for others, anything.
+struct ExpParts {
+  explicit ExpParts(float x) {
+    // A sum with this is a whole number, and its last bits are those of that number.
+    constexpr float kRounding = 0x1.8p23F;
+    const float shifted = MultiplyAdd(x, 0x1.715476p0F, kRounding);
+    const float count = shifted - kRounding;
+    rest = MultiplyAdd(count, 2.12194440e-4F, MultiplyAdd(count, -0.693359375F, x));
+    float p = 1.9875691500e-4F;
+    p = MultiplyAdd(p, rest, 1.3981999507e-3F);
+    p = MultiplyAdd(p, rest, 8.3334519073e-3F);
+    p = MultiplyAdd(p, rest, 4.1665795894e-2F);
+    p = MultiplyAdd(p, rest, 1.6666665459e-1F);
+    p = MultiplyAdd(p, rest, 5.0000001201e-1F);
+    slope = MultiplyAdd(p, rest, 1.0F);
+    exponent = static_cast<uint32_t>(BitsOf(shifted)) << 23;
+  }
+
+  // value · 2^count, of a value that is not small.
+  float Scaled(float value) const { return std::bit_cast<float>(static_cast<uint32_t>(BitsOf(value)) + exponent); }
+
+  float rest;
+  float slope;  // (exp(rest) − 1) / rest
+  uint32_t exponent;
+};
+
 // exp(x) for kLogSmallest <= x <= kLogLargest; for others, anything.
 inline float ExpWithin(float x) {
-  // A sum with this is a whole number, and its last bits are those of that number.
-  constexpr float kRounding = 0x1.8p23F;
-  const float shifted = MultiplyAdd(x, 0x1.715476p0F, kRounding);
-  const float count = shifted - kRounding;
-  const float rest = MultiplyAdd(count, 2.12194440e-4F, MultiplyAdd(count, -0.693359375F, x));
-  float p = 1.9875691500e-4F;
-  p = MultiplyAdd(p, rest, 1.3981999507e-3F);
-  p = MultiplyAdd(p, rest, 8.3334519073e-3F);
-  p = MultiplyAdd(p, rest, 4.1665795894e-2F);
-  p = MultiplyAdd(p, rest, 1.6666665459e-1F);
-  p = MultiplyAdd(p, rest, 5.0000001201e-1F);
-  p = MultiplyAdd(p, rest, 1.0F);
-  p = MultiplyAdd(p, rest, 1.0F);
-  const auto exponent = static_cast<uint32_t>(BitsOf(shifted)) << 23;
-  return std::bit_cast<float>(static_cast<uint32_t>(BitsOf(p)) + exponent);
+  const ExpParts parts(x);
+  return parts.Scaled(MultiplyAdd(parts.slope, parts.rest, 1.0F));
 }
 
 inline float Exp(float x) {
   const float exp = ValueIf(x >= kLogSmallest, ExpWithin(x));
   return x <= kLogLargest ? exp : x + kInfinity;
+}
+
+// exp(x) − 1 where x < 0, else x
+inline float ExpLinear(float x) {
+  const ExpParts parts(x < kLogSmallest ? kLogSmallest : x);
+  const float scale = parts.Scaled(1.0F);
+  const float less = MultiplyAdd(parts.slope * parts.rest, scale, scale - 1.0F);
+  return x < 0 ? less : x;
+}
+
+// The natural logarithm: −infinity of 0, NaN of what is less.
+inline float Log(float x) {
+  constexpr float kSmallest = std::numeric_limits<float>::min();
+  constexpr int32_t kRootOfHalf = 0x3f3504f3;  // the bits of √½
+  const bool is_subnormal = x < kSmallest;
+  const int32_t bits = BitsOf(is_subnormal ? x * 0x1p23F : x);
+  // x = 2^count · (1 + rest), with 1 + rest from √½ to √2
+  const int32_t steps = (bits - kRootOfHalf) >> 23;
+  const auto count = static_cast<float>(is_subnormal ? steps - 23 : steps);
+  const float rest = std::bit_cast<float>(bits - steps * (1 << 23)) - 1.0F;
+  const float square = rest * rest;
+  float p = 7.0376836292e-2F;
+  p = MultiplyAdd(p, rest, -1.1514610310e-1F);
+  p = MultiplyAdd(p, rest, 1.1676998740e-1F);
+  p = MultiplyAdd(p, rest, -1.2420140846e-1F);
+  p = MultiplyAdd(p, rest, 1.4249322787e-1F);
+  p = MultiplyAdd(p, rest, -1.6668057665e-1F);
+  p = MultiplyAdd(p, rest, 2.0000714765e-1F);
+  p = MultiplyAdd(p, rest, -2.4999993993e-1F);
+  p = MultiplyAdd(p, rest, 3.3333331174e-1F);
+  p = MultiplyAdd(count, -2.12194440e-4F, rest * square * p);
+  p = MultiplyAdd(square, -0.5F, p);
+  const float log = MultiplyAdd(count, 0.693359375F, rest + p);
+  const float of_limit = x == 0 ? -kInfinity : x < 0 ? std::numeric_limits<float>::quiet_NaN() : x;
+  return x > 0 && x < kInfinity ? log : of_limit;
 }
 
 // 1 / (1 + exp(-x))
@@ -120,6 +169,24 @@ inline float Erf(float x) {
   q = MultiplyAdd(q, square, 1.0F);
   const int32_t erf = BitsOf(magnitude * p / q);
   return NaNFrom(x, std::bit_cast<float>((erf < BitsOf(1.0F) ? erf : BitsOf(1.0F)) | SignOf(x)));
+}
+
+// The arc tangent: of x, of −1 / x or of (x − 1) / (x + 1), whichever is small, and what is missing.
+inline float ArcTangent(float x) {
+  const float magnitude = std::bit_cast<float>(MagnitudeOf(x));
+  const bool is_large = magnitude > 2.414213562373095F;    // tan(3π/8)
+  const bool is_small = magnitude <= 0.4142135623730950F;  // tan(π/8)
+  const float numerator = is_large ? -1.0F : is_small ? magnitude : magnitude - 1.0F;
+  const float denominator = is_large ? magnitude : is_small ? 1.0F : magnitude + 1.0F;
+  const float missing = is_large ? 0x1.921fb6p+0F : is_small ? 0.0F : 0x1.921fb6p-1F;
+  const float rest = numerator / denominator;
+  const float square = rest * rest;
+  float p = 8.05374449538e-2F;
+  p = MultiplyAdd(p, square, -1.38776856032e-1F);
+  p = MultiplyAdd(p, square, 1.99777106478e-1F);
+  p = MultiplyAdd(p, square, -3.33329491539e-1F);
+  const float arc = missing + MultiplyAdd(p * square, rest, rest);
+  return std::bit_cast<float>(BitsOf(arc) | SignOf(x));
 }
 
 // The sine, or the cosine with one quarter of a turn more, or minus the sine with two, for |x| <= kLargestAngle, where

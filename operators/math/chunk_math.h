@@ -98,6 +98,7 @@ inline Chunk<double> ChunkExp(const Chunk<double>& x) {
   return ForEachElement([](double v, double e) { return v < smallest ? 0 : e; }, x, exp);
 }
 
+inline float ChunkLog(float x) { return branchless::Log(x); }
 template <typename T>
 Chunk<T> ChunkLog(const Chunk<T>& x) {
   // Eigen's takes denormals for the smallest normal number: they are computed from 2^64 times as large ones.
@@ -134,11 +135,15 @@ inline Chunk<double> ChunkSoftplus(const Chunk<double>& x) {
 }
 
 // exp(x) - 1 where x < 0, else x
-template <typename T>
-Chunk<T> ChunkExpLinear(const Chunk<T>& x) {
-  const Chunk<T> exp = x.min(T(0)).expm1();
-  return ForEachElement([](T v, T e) { return v < 0 ? e : v; }, x, exp);
+inline float ChunkExpLinear(float x) { return branchless::ExpLinear(x); }
+inline Chunk<double> ChunkExpLinear(const Chunk<double>& x) {
+  const Chunk<double> exp = x.min(0.0).expm1();
+  return ForEachElement([](double v, double e) { return v < 0 ? e : v; }, x, exp);
 }
+
+// The arc tangent.
+inline float ChunkArcTangent(float x) { return branchless::ArcTangent(x); }
+inline Chunk<double> ChunkArcTangent(const Chunk<double>& x) { return x.atan(); }
 
 // The error function.
 inline float ChunkErf(float x) { return branchless::Erf(x); }

@@ -113,10 +113,14 @@ void GroupNormGradKernel(const ExecutionContext& ctx) {
           sum += sums[at] * factor;
           dot += dots[at] * factor;
         }
+        const T d_mean = sum / size;
+        const T slope = inverse * (dot / size);
         for (int64_t begin = 0; dx != nullptr && begin < s.size; begin += s.pixels) {
           const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
+          T* to = dx + r * s.size;
+          HEADRACE_INDEPENDENT_ITERATIONS
           for (int64_t i = begin; i < begin + s.pixels; ++i) {
-            dx[r * s.size + i] = inverse * (d[i] * factor - sum / size - (from[i] - m) * inverse * dot / size);
+            to[i] = inverse * (d[i] * factor - d_mean - (from[i] - m) * slope);
           }
         }
       }

@@ -80,9 +80,16 @@ void InstanceNormGradKernel(const ExecutionContext& ctx) {
       const T inv = inverse[r];
       sums[r] = Sum(s.size, d);
       dots[r] = SumOf<T>(s.size, [=](int64_t i) { return d[i] * ((from[i] - m) * inv); });
+      if (dx == nullptr) {
+        continue;
+      }
+      T* to = dx + r * s.size;
       const T factor = scale[r % s.channels] * inv;
-      for (int64_t i = 0; dx != nullptr && i < s.size; ++i) {
-        dx[r * s.size + i] = factor * (d[i] - sums[r] / size - (from[i] - m) * inv * dots[r] / size);
+      const T d_mean = sums[r] / size;
+      const T slope = inv * (dots[r] / size);
+      HEADRACE_INDEPENDENT_ITERATIONS
+      for (int64_t i = 0; i < s.size; ++i) {
+        to[i] = factor * (d[i] - d_mean - (from[i] - m) * slope);
       }
     }
   });

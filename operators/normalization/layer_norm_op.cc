@@ -1,4 +1,5 @@
 // layer_norm: each row normalised.
+#include <algorithm>
 #include <cmath>
 
 #include "framework/op_registry.h"
@@ -7,6 +8,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/scratch.h"
 #include "operators/math/tensor_size.h"
 #include "operators/normalization/norm.h"
 
@@ -44,56 +46,67 @@ void LayerNormKernel(const ExecutionContext& ctx) {
   });
 }
 
-// As for batch_norm, by rows, with dy · scale in the place of dy.
+// As for batch_norm, by rows, with dy · scale in the place of dy. Scale and Bias are those of columns: parts of the
+// rows, which the dims alone decide on, have sums of their own.
 template <typename T>
 void LayerNormGradKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x_tensor = ctx.Input("X");
+  constexpr int64_t kMaxParts = 64;
   const MatrixSize s = NormalisedRows(ctx);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   T* dscale = ZerosOrNull<T>(ctx, "Scale@GRAD");
   T* dbias = ZerosOrNull<T>(ctx, "Bias@GRAD");
   T* dx = MutableOrNull<T>(ctx, "X@GRAD");
-  const T* x = x_tensor.data<T>();
+  const T* x = ctx.Input("X").data<T>();
   const T* dy = ctx.Input("Y@GRAD").data<T>();
   const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
   const auto width = static_cast<T>(s.cols);
-  if (dscale != nullptr || dbias != nullptr) {
-    ParallelFor(s.cols, RowsPerBlock(2 * s.rows), [=](int64_t begin, int64_t end) {
-      for (int64_t r = 0; r < s.rows; ++r) {
-        const T m = mean[r];
-        const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t at = r * s.cols + i;
-          if (dscale != nullptr) {
-            dscale[i] += dy[at] * ((x[at] - m) * inverse);
-          }
-          if (dbias != nullptr) {
-            dbias[i] += dy[at];
-          }
-        }
-      }
-    });
-  }
-  if (dx == nullptr) {
-    return;
-  }
-  ParallelFor(s.rows, RowsPerBlock(4 * s.cols), [=](int64_t begin, int64_t end) {
+  const bool sums_columns = dscale != nullptr || dbias != nullptr;
+  const int64_t rows_per_part = std::max(RowsPerBlock(8 * s.cols), (s.rows + kMaxParts - 1) / kMaxParts);
+  const int64_t parts = sums_columns ? (s.rows + rows_per_part - 1) / rows_per_part : 0;
+  Tensor memory;
+  T* sums = Scratch<T>(&memory, parts * 2 * s.cols);
+  ParallelFor(s.rows, rows_per_part, [=](int64_t begin, int64_t end) {
+    T* dots_of_part = sums + begin / rows_per_part * 2 * s.cols;
+    T* sums_of_part = dots_of_part + s.cols;
+    if (sums_columns) {
+      std::fill_n(dots_of_part, 2 * s.cols, T(0));
+    }
     for (int64_t r = begin; r < end; ++r) {
       const T* x_row = x + r * s.cols;
       const T* dy_row = dy + r * s.cols;
-      T* dx_row = dx + r * s.cols;
       const T m = mean[r];
       const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+      if (sums_columns) {
+        HEADRACE_INDEPENDENT_ITERATIONS
+        for (int64_t i = 0; i < s.cols; ++i) {
+          dots_of_part[i] += dy_row[i] * ((x_row[i] - m) * inverse);
+          sums_of_part[i] += dy_row[i];
+        }
+      }
+      if (dx == nullptr) {
+        continue;
+      }
+      T* dx_row = dx + r * s.cols;
       const auto scaled = [=](int64_t i) { return dy_row[i] * (scale == nullptr ? T(1) : scale[i]); };
       const T sum = SumOf<T>(s.cols, scaled) / width;
       const T dot = SumOf<T>(s.cols, [=](int64_t i) { return scaled(i) * ((x_row[i] - m) * inverse); }) / width;
+      HEADRACE_INDEPENDENT_ITERATIONS
       for (int64_t i = 0; i < s.cols; ++i) {
         dx_row[i] = inverse * (scaled(i) - sum - (x_row[i] - m) * inverse * dot);
       }
     }
   });
+  for (int64_t part = 0; part < parts; ++part) {
+    const T* of_part = sums + part * 2 * s.cols;
+    for (int64_t i = 0; dscale != nullptr && i < s.cols; ++i) {
+      dscale[i] += of_part[i];
+    }
+    for (int64_t i = 0; dbias != nullptr && i < s.cols; ++i) {
+      dbias[i] += of_part[s.cols + i];
+    }
+  }
 }
 
 // Checks the inputs that operator and gradient share; returns the dims of the statistics.

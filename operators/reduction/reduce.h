@@ -1,6 +1,7 @@
 // What operators share that reduce a tensor along some of its dimensions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/broadcast.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -67,6 +69,60 @@ void SpreadGradient(const ExecutionContext& ctx, Value&& value) {
       .ForEachRunInParallel([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           dx[at + i] = value(at + i, out_at + (kept ? i : 0));
+        }
+      });
+}
+
+// combine(…combine(first, at(0))…, at(n - 1)), in an order that n alone decides on: of kLanes elements side by side,
+// which the compiler keeps in vector registers. `combine` is associative and commutative, but for rounding.
+template <int64_t kLanes = 64, typename T, typename At, typename Combine>
+T Fold(int64_t n, T first, const At& at, const Combine& combine) {
+  if constexpr (kLanes > 16) {
+    if (n < 4 * kLanes) {
+      return Fold<16>(n, first, at, combine);
+    }
+  }
+  int64_t i = 0;
+  if (n >= 2 * kLanes) {
+    T lanes[kLanes];
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = at(lane);
+    }
+    for (i = kLanes; i + kLanes <= n; i += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] = combine(lanes[lane], at(i + lane));
+      }
+    }
+    for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+      for (int64_t lane = 0; lane < width; ++lane) {
+        lanes[lane] = combine(lanes[lane], lanes[lane + width]);
+      }
+    }
+    first = combine(first, lanes[0]);
+  }
+  for (; i < n; ++i) {
+    first = combine(first, at(i));
+  }
+  return first;
+}
+
+// The elements of each result combined, starting with `first` (see Fold).
+template <typename T, typename Combine>
+void ReduceWith(const ExecutionContext& ctx, T first, const Combine& combine) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  std::fill_n(out, out_tensor->numel(), first);
+  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
+      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
+        if (!kept) {
+          out[out_at] = Fold(n, out[out_at], [from = x + at](int64_t i) { return from[i]; }, combine);
+          return;
+        }
+        HEADRACE_INDEPENDENT_ITERATIONS
+        for (int64_t i = 0; i < n; ++i) {
+          out[out_at + i] = combine(out[out_at + i], x[at + i]);
         }
       });
 }

@@ -17,21 +17,11 @@ namespace {
 template <typename T, typename Beats>
 void ReduceExtremeKernel(const ExecutionContext& ctx) {
   using Limits = std::numeric_limits<T>;
-  const LoDTensor& x_tensor = ctx.Input("X");
-  LoDTensor* out_tensor = ctx.Output("Out");
-  T* out = out_tensor->mutable_data<T>();
-  const T* x = x_tensor.data<T>();
   constexpr T kGreatest = std::is_floating_point_v<T> ? Limits::infinity() : Limits::max();
   constexpr T kLeast = std::is_floating_point_v<T> ? -Limits::infinity() : Limits::lowest();
-  std::fill_n(out, out_tensor->numel(), Beats()(kGreatest, kLeast) ? kLeast : kGreatest);
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
-      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
-        for (int64_t i = 0; i < n; ++i) {
-          T& to = out[out_at + (kept ? i : 0)];
-          const T value = x[at + i];
-          to = Beats()(to, value) || IsNaN(to) ? to : value;
-        }
-      });
+  // Without a branch, so that the compiler can vectorise the loops.
+  ReduceWith<T>(ctx, Beats()(kGreatest, kLeast) ? kLeast : kGreatest,
+                [](T a, T b) { return (static_cast<int>(Beats()(a, b)) | static_cast<int>(IsNaN(a))) != 0 ? a : b; });
 }
 
 // Elements that are equally extreme get the gradient each.

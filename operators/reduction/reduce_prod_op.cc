@@ -13,23 +13,6 @@
 namespace headrace::ops {
 namespace {
 
-// Combines the elements of each result, starting with `first`.
-template <typename T, typename Combine>
-void ReduceWith(const ExecutionContext& ctx, T first, Combine&& combine) {
-  const LoDTensor& x_tensor = ctx.Input("X");
-  LoDTensor* out_tensor = ctx.Output("Out");
-  T* out = out_tensor->mutable_data<T>();
-  const T* x = x_tensor.data<T>();
-  std::fill_n(out, out_tensor->numel(), first);
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
-      .ForEachRunInParallelBySmall([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
-        for (int64_t i = 0; i < n; ++i) {
-          T& to = out[out_at + (kept ? i : 0)];
-          to = combine(to, x[at + i]);
-        }
-      });
-}
-
 template <typename T>
 void ReduceProdKernel(const ExecutionContext& ctx) {
   ReduceWith<T>(ctx, T(1),
@@ -46,11 +29,18 @@ void ReduceProdGradKernel(const ExecutionContext& ctx) {
   PoolVector<T> product(results, T(1));  // without the zeros
   PoolVector<int64_t> zeros(results, 0);
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
-      .ForEachRunInParallelBySmall([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .ForEachRunInParallelBySmall([&, of_zeros = zeros.data(), of_others = product.data()](int64_t at, int64_t out_at,
+                                                                                            int64_t n, bool kept) {
+        const T* from = x + at;
+        if (!kept) {
+          of_zeros[out_at] += std::count(from, from + n, T(0));
+          of_others[out_at] = Fold(
+              n, of_others[out_at], [from](int64_t i) { return from[i] == 0 ? T(1) : from[i]; }, std::multiplies<>());
+          return;
+        }
         for (int64_t i = 0; i < n; ++i) {
-          const auto result = static_cast<size_t>(out_at + (kept ? i : 0));
-          zeros[result] += x[at + i] == 0 ? 1 : 0;
-          product[result] *= x[at + i] == 0 ? T(1) : x[at + i];
+          of_zeros[out_at + i] += from[i] == 0 ? 1 : 0;
+          of_others[out_at + i] *= from[i] == 0 ? T(1) : from[i];
         }
       });
   SpreadGradient<T>(ctx, [&](int64_t element, int64_t result) {

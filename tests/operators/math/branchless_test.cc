@@ -25,6 +25,8 @@ const Function kFunctions[] = {
     {"Sigmoid", branchless::Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
     {"Softplus", branchless::Softplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
     {"Erf", branchless::Erf, [](double x) { return std::erf(x); }},
+    {"ExpLinear", branchless::ExpLinear, [](double x) { return x < 0 ? std::expm1(x) : x; }},
+    {"ArcTangent", branchless::ArcTangent, [](double x) { return std::atan(x); }},
 };
 
 // From the least to the greatest of which the exponential is a normal number, and close to 0.
@@ -63,6 +65,30 @@ TEST(Branchless, SinesOfLargeAnglesAreExactEnough) {
   }
 }
 
+TEST(Branchless, LogarithmsOfAllMagnitudesAreExactEnough) {
+  const auto check = [](float x) {
+    const double exact = std::log(static_cast<double>(x));
+    ASSERT_NEAR(branchless::Log(x), exact, 3e-7 * std::abs(exact)) << x;
+  };
+  for (float x = std::numeric_limits<float>::denorm_min(); x < kInfinity; x *= 1.5F) {
+    check(x);
+  }
+  for (float x = 0x1p-126F; x <= 0x1p126F; x *= 1.0003F) {
+    check(x);
+  }
+  for (int i = -300'000; i <= 300'000; ++i) {
+    check(1 + 1e-6F * static_cast<float>(i));
+  }
+  for (const float x : {0.0F, -0.0F}) {
+    EXPECT_EQ(branchless::Log(x), -kInfinity);
+  }
+  EXPECT_EQ(branchless::Log(1), 0);
+  EXPECT_EQ(branchless::Log(kInfinity), kInfinity);
+  for (const float x : {-1.0F, -1e-40F, -kInfinity, kNaN, -kNaN}) {
+    EXPECT_TRUE(std::isnan(branchless::Log(x))) << x;
+  }
+}
+
 TEST(Branchless, LimitsAreExact) {
   constexpr float kSmallest = std::numeric_limits<float>::min();
   constexpr float kLargest = std::numeric_limits<float>::max();
@@ -81,10 +107,15 @@ TEST(Branchless, LimitsAreExact) {
   EXPECT_EQ(branchless::Softplus(-kInfinity), 0);
   EXPECT_EQ(branchless::Softplus(kInfinity), kInfinity);
   EXPECT_EQ(branchless::Softplus(kLargest), kLargest);
+  EXPECT_EQ(branchless::ExpLinear(-kInfinity), -1);
+  EXPECT_EQ(branchless::ExpLinear(-100), -1);
+  EXPECT_EQ(branchless::ExpLinear(kInfinity), kInfinity);
   for (const float sign : {-1.0F, 1.0F}) {
     EXPECT_EQ(branchless::Erf(sign * 4), sign);
     EXPECT_EQ(branchless::Erf(sign * kInfinity), sign);
     EXPECT_EQ(std::signbit(branchless::Erf(sign * 0.0F)), sign < 0);
+    EXPECT_FLOAT_EQ(branchless::ArcTangent(sign * kInfinity), sign * 1.57079633F);
+    EXPECT_EQ(std::signbit(branchless::ArcTangent(sign * 0.0F)), sign < 0);
     for (const int quarters : {0, 2}) {
       const float sine = branchless::SineWithin(sign * 0.0F, quarters);
       EXPECT_EQ(sine, 0);
