@@ -271,37 +271,58 @@ def test_a_slow_worker_does_not_hold_up_the_end() -> None:
 
 
 LEAVES = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import headrace
+from headrace.data._workers import process_pool, thread_pool
+
+process_pool.GRACE = thread_pool.GRACE = 100.0  # so that who waits for it is seen
+kind, main = sys.argv[2], os.getpid()
+
+def wait():
+    Path(sys.argv[1], "began").touch()
+    for _ in range(500):
+        time.sleep(0.1)
+    Path(sys.argv[1], "ended").touch()
 
 class Waits:
     def __len__(self):
         return 3
 
-    def __getitem__(self, index):
+    def __getitem__(self, index, out=None):
         if index == 1:
-            Path(sys.argv[1], "began").touch()
-            time.sleep(50)
-            Path(sys.argv[1], "ended").touch()
+            wait()
         return index
+
+    @property
+    def sample_spec(self):
+        if kind == "spec" and os.getpid() != main:
+            wait()
+        raise AttributeError
 
 class Stream:
     def __iter__(self):
         yield from map(Waits().__getitem__, (0, 1, 2))
 
-dataset, workers = (Stream(), 2) if sys.argv[2] == "stream" else (Waits(), 1)
-kept = iter(headrace.DataLoader(dataset, num_workers=workers))
-next(kept)
+options = {
+    "indexed": {},
+    "stream": {"num_workers": 2},
+    "spec": {},
+    "worker_init_fn": {"worker_init_fn": lambda number: wait()},
+    "thread": {"workers": "thread"},
+}[kind]
+kept = iter(headrace.DataLoader(Stream() if kind == "stream" else Waits(), **{"num_workers": 1, **options}))
+if kind not in ("spec", "worker_init_fn"):
+    next(kept)
 while not Path(sys.argv[1], "began").exists():
     time.sleep(0.01)
 """
 
 
-@pytest.mark.parametrize("kind", ["indexed", "stream"])
+@pytest.mark.parametrize("kind", ["indexed", "stream", "spec", "worker_init_fn", "thread"])
 def test_a_program_that_ends_does_not_wait_for_a_sample(kind: str, tmp_path: Path) -> None:
     """It may be one of a server that is gone; of a stream, the worker whose batch it is reads it, and one that skips
-    it.
+    it. A worker may also be on its way to its first sample.
     """
     program = tmp_path / "program.py"
     program.write_text(LEAVES)

@@ -125,11 +125,11 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
         start_thread(_run_after, begin, maker, name=f"headrace-worker-{setup.worker_id}.{number}")
         for number, maker in enumerate(makers[1:], 1)
     ]
+    makers[0].initialize(setup.worker_id)
+    for maker in makers[1:]:
+        maker.share_failure(makers[0])
 
     def run() -> None:
-        makers[0].initialize(setup.worker_id)
-        for maker in makers[1:]:
-            maker.share_failure(makers[0])
         begin.set()
         makers[0].run()
         for thread in threads:  # which may be at a sample when the worker is retired

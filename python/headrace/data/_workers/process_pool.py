@@ -39,8 +39,9 @@ from headrace.data._workers.worker_starter import Source, WorkerStarter
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
 # logger has registered for the end of a process runs.
 GRACE = 5.0
-# The same for a sample that a worker is at when the program ends: a server that it waits for may be gone.
-_GRACE_OF_SAMPLE = 0.5
+# The same for a sample that a worker is at when the program ends, or for its start: a server that it waits for may be
+# gone.
+GRACE_OF_SAMPLE = 0.5
 # Seconds after which a worker that was not seen at work has nothing to do.
 _LONGEST_START = 10.0
 # An error shows the stacks of at most this many workers.
@@ -92,11 +93,11 @@ class ProcessPool:
         require_descriptors(num_workers)
         with contextlib.ExitStack() as files:
             self._stacks = files.enter_context(contextlib.closing(Stacks()))
-            starts = files.enter_context(contextlib.closing(StartLog()))
+            self._starts = files.enter_context(contextlib.closing(StartLog()))
             life = files.enter_context(contextlib.closing(LifeLine()))
             self._files = files.pop_all()
-        self._starter = WorkerStarter(context, updates, life, self._stacks, starts)
-        self.deaths = WorkerDeaths(scheduler, policy, starts, context.get_start_method() == "fork")
+        self._starter = WorkerStarter(context, updates, life, self._stacks, self._starts)
+        self.deaths = WorkerDeaths(scheduler, policy, self._starts, context.get_start_method() == "fork")
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
@@ -253,17 +254,19 @@ class ProcessPool:
             return
         self._scheduler.shutdown()
         self._starter.close()
-        processes = [*(worker.process for worker in self._workers), *self._leaving.values()]
-        working = len(self._workers)
+        workers = {**self._leaving, **dict(enumerate(worker.process for worker in self._workers))}
+        processes = workers.values()
         self._workers.clear()
         self._leaving.clear()
         started = time.monotonic()
         try:
             if interpreter_exits():
-                _join_all(processes, started + _GRACE_OF_SAMPLE)
-                for claim in self._scheduler.claims():  # at a row or, in a stream, on the way to it
-                    if claim.producer // self._threads < working:
-                        processes[claim.producer // self._threads].kill()
+                _join_all(processes, started + GRACE_OF_SAMPLE)
+                # At a row or, in a stream, on the way to it.
+                working = {claim.producer // self._threads for claim in self._scheduler.claims()}
+                for worker_id, process in workers.items():
+                    if worker_id in working or not self._starts.serves(process.pid):
+                        process.kill()
             _join_all(processes, started + GRACE)
         finally:
             for process in processes:

@@ -18,8 +18,9 @@ from headrace.data._workers.errors import decode_error, encode_error
 from headrace.data._workers.main import start_worker
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 
-# A worker's pid, and the length of its exception, 0 as it begins.
-_HEADER = struct.Struct("<QQ")
+# A worker's pid, what it says, and the length of its exception.
+_HEADER = struct.Struct("<QBQ")
+_BEGINS, _FAILED, _SERVES = range(3)
 
 
 class StartLog(MemoryFile):
@@ -38,15 +39,20 @@ class StartLog(MemoryFile):
 
     def error(self, pid: int | None) -> BaseException | None:
         """The exception of that worker when it unpickled its task."""
-        message = self._latest(pid)
-        return decode_error(message) if message else None
+        said, message = self._latest(pid) or (_BEGINS, b"")
+        return decode_error(message) if said == _FAILED else None
 
-    def _latest(self, pid: int | None) -> bytes | None:
+    def serves(self, pid: int | None) -> bool:
+        """Whether that worker has come to where it serves claims."""
+        latest = self._latest(pid)
+        return latest is not None and latest[0] == _SERVES
+
+    def _latest(self, pid: int | None) -> tuple[int, bytes] | None:
         offset, latest = 0, None
         while len(header := os.pread(self.fd, _HEADER.size, offset)) == _HEADER.size:
-            writer, length = _HEADER.unpack(header)
+            writer, said, length = _HEADER.unpack(header)
             if writer == pid:
-                latest = os.pread(self.fd, length, offset + _HEADER.size)
+                latest = said, os.pread(self.fd, length, offset + _HEADER.size)
             offset += _HEADER.size + length
         return latest
 
@@ -67,7 +73,7 @@ class StartReporter:
         return _begin, (self._log,)
 
     def begin(self) -> None:
-        self._append(b"")
+        self._append(_BEGINS)
         self._hook_before, sys.excepthook = sys.excepthook, self._report
 
     def end(self) -> None:
@@ -75,17 +81,20 @@ class StartReporter:
             sys.excepthook, self._hook_before = self._hook_before, None
 
     def report(self, error: BaseException) -> None:
-        self._append(encode_error(error, "A worker could not start", None))
+        self._append(_FAILED, encode_error(error, "A worker could not start", None))
+
+    def serves(self) -> None:
+        self._append(_SERVES)
 
     def _report(self, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         self.end()
         try:
-            self._append(encode_error(error, "A worker could not unpickle its task", None))
+            self._append(_FAILED, encode_error(error, "A worker could not unpickle its task", None))
         except OSError:
             sys.excepthook(kind, error, trace)
 
-    def _append(self, message: bytes) -> None:
-        os.write(self._log.fd, _HEADER.pack(os.getpid(), len(message)) + message)
+    def _append(self, says: int, message: bytes = b"") -> None:
+        os.write(self._log.fd, _HEADER.pack(os.getpid(), says, len(message)) + message)
 
 
 def _begin(log: SharedDescriptor) -> StartReporter:
@@ -102,4 +111,5 @@ def run_worker(reporter: StartReporter, setup: WorkerSetup) -> None:
     except Exception as error:
         reporter.report(error)
         raise SystemExit(1) from error
+    reporter.serves()
     run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -10,10 +11,11 @@ import traceback
 import weakref
 
 from headrace import _core
+from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.errors import Describe
 from headrace.data._workers.main import serve_in_thread
-from headrace.data._workers.process_pool import GRACE, MOST_STACKS
+from headrace.data._workers.process_pool import GRACE, GRACE_OF_SAMPLE, MOST_STACKS
 from headrace.data._workers.sample_maker import SampleMaker
 
 
@@ -58,9 +60,23 @@ class ThreadPool:
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
-        threads, self._threads = self._threads, []
-        deadline = time.monotonic() + GRACE
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        self._threads = []
+        started = time.monotonic()
+        if interpreter_exits():
+            _join_all(threads, started + GRACE_OF_SAMPLE)
+            for thread in threads:
+                _interrupt(thread)
+        _join_all(threads, started + GRACE)
         self._scheduler.shutdown()  # gives back the memory of the batches that they were at
+
+
+def _join_all(threads: list[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Ends the sample that a thread is at, as soon as Python code runs there."""
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
