@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -99,6 +100,51 @@ def test_a_folder_that_is_no_cache_is_neither_used_nor_cleaned(
     assert "is not a cache of headrace.wirehead" in capsys.readouterr().err
     assert (folder / "settings" / "mine").read_text() == "mine"
     assert sorted(os.listdir(folder)) == ["settings"]
+
+
+def test_what_a_deletion_beside_living_processes_has_left_is_no_obstacle(
+    tmp_path: Path, keys: dict[str, Any], folder: Path
+) -> None:
+    """`rm -r` finds the folder full again when it wants to remove it, and ends."""
+    with contextlib.closing(Cache(keys)) as old:
+        fill(old)
+        (left,) = folder.glob("*.samples.*")
+        for path in [*folder.iterdir()]:
+            if path != left:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with contextlib.closing(Cache(keys, create=False)) as watching:
+            assert watching.incarnation is None
+        with contextlib.closing(Cache(keys)) as new:
+            assert new.incarnation not in (None, old.incarnation)
+            fill(new)
+            assert not left.exists()  # a manager has removed it
+            for path in [*folder.iterdir()]:
+                if not path.name.startswith(f"{new.incarnation}."):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            assert main(["clean", "--config", config_file(tmp_path, keys)]) == 0
+            assert not folder.exists()
+
+
+def test_a_cache_that_was_deleted_in_part_is_not_continued(tmp_path: Path, keys: dict[str, Any], folder: Path) -> None:
+    with contextlib.closing(Cache(keys)) as cache:
+        fill(cache)
+    (folder / "headrace-wirehead-cache").unlink()
+    with pytest.raises(StoreError, match=f"{folder} is a cache that was deleted in part: first `python -m headrace"):
+        Cache(keys)
+    assert main(["clean", "--config", config_file(tmp_path, keys)]) == 0
+    assert not folder.exists()
+    with contextlib.closing(Cache(keys)) as cache:
+        fill(cache)
+
+
+def test_a_folder_that_is_being_deleted_gets_no_new_tables(keys: dict[str, Any], folder: Path) -> None:
+    with contextlib.closing(Cache(keys)) as cache:
+        fill(cache)
+        for path in [*folder.iterdir()]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with pytest.raises(CacheGoneError):
+            cache.store.insert("swaps", "000000000009", {})
+        assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,8 @@ class LocalStore:
         left = [aside / name for aside in self._asides() for name in self._remove(aside)]
         if os.path.lexists(root):
             self._check_root()
+            if _are_remains(os.listdir(root)):
+                self._mark()
             if (root / _MARK).exists():
                 left += self._clean_root()
         return list(map(str, left))
@@ -322,13 +324,19 @@ class LocalStore:
                 )
             return
         found_there = os.listdir(self._root)
-        if _MARK in found_there or (not found_there and not marks):  # others are making it
+        if _MARK in found_there:  # others are making it
             return
-        if found_there:
+        if found_there and not _are_remains(found_there):
             raise StoreError(
                 f"{self._root} is not a cache of headrace.wirehead (it has no file {_MARK}): use another DIRECTORY or "
                 "DBNAME. Nothing in it was changed"
             )
+        if marks:
+            if SETTINGS in found_there:  # or the next cache would continue with what is left of that one
+                raise StoreError(f"{self._root} is a cache that was deleted in part: first {self.config.clean_command}")
+            self._mark()
+
+    def _mark(self) -> None:
         os.chmod(self._root, 0o700)  # an empty folder of the user's, who may have made it for all to write to
         with contextlib.suppress(FileExistsError):
             _make_mark(self._root)
@@ -343,6 +351,8 @@ class LocalStore:
             )
 
     def _make_table(self, folder: Path) -> None:
+        if self._is_gone():
+            raise CacheGoneError(self.config.cache)
         if self._incarnation is None and self._create:  # it is being made, and others may clean it meanwhile
             self._make_root()
         try:
@@ -398,6 +408,14 @@ class LocalStore:
 
 def _make_mark(folder: Path) -> None:
     os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _are_remains(names: Sequence[str]) -> bool:
+    """Whether a folder without a mark, in which these are, was a cache: ``rm -r`` leaves one where processes go on to
+    store something, or where it is interrupted. Nothing else has the names of tables with an incarnation.
+    """
+    tables = [_TABLE.fullmatch(name) for name in names if name != SETTINGS]
+    return bool(tables) and all(table is not None and table[1] for table in tables)
 
 
 def _is_own_folder(path: Path) -> bool:
