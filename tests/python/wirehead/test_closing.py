@@ -25,6 +25,7 @@ from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets import finalizer_thread
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import FAREWELL
+from headrace.wirehead.errors import StoreUnreachableError
 from headrace.wirehead.generator import ending_on_signals
 
 
@@ -164,6 +165,13 @@ def test_no_thread_of_a_process_that_exits_waits_for_a_server_that_has_gone(own_
             time.sleep(0.1)
         assert not {store, other.store} & set(mongo_store._opened)
     dataset.close()
+
+
+@pytest.mark.parametrize("location", ["mongo"], indirect=True)
+def test_a_thread_whose_store_was_closed_is_not_told_that_the_server_refuses(cache: Cache) -> None:
+    cache.close()
+    with pytest.raises(StoreUnreachableError, match="when it was closed"):
+        cache.current()
 
 
 def test_the_exit_of_a_process_waits_for_all_closing_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ try:
         BulkWriteError,
         ConfigurationError,
         DuplicateKeyError,
+        InvalidOperation,
         InvalidURI,
         OperationFailure,
         PyMongoError,
@@ -383,7 +384,8 @@ class MongoStore:
             except InvalidDocument as error:
                 raise StoreError(f"{self.config.location} cannot hold the document: {error}") from None
             except PyMongoError as error:
-                if not error.timeout:
+                # While it closes, another thread's operation finds the client closed.
+                if not error.timeout and not (isinstance(error, InvalidOperation) and math.isfinite(self.ends)):
                     raise self._refused(error) from None
                 problem = error
             deadline = min(deadline, self.ends)  # it may have begun to close meanwhile
