@@ -31,13 +31,15 @@ class CorruptSampleError(StoreError):
     Attributes:
         generation: the sample's generation.
         id: its number there.
+        is_missing: whether it, or a chunk of it, is not there at all.
     """
 
-    def __init__(self, generation: int, id: int, reason: str) -> None:
+    def __init__(self, generation: int, id: int, reason: str, is_missing: bool = False) -> None:
         super().__init__(f"sample {id} of generation {generation} is corrupt: {reason}")
         self.generation = generation
         self.id = id
         self.reason = reason
+        self.is_missing = is_missing
 
-    def __reduce__(self) -> tuple[type[CorruptSampleError], tuple[int, int, str]]:
-        return CorruptSampleError, (self.generation, self.id, self.reason)
+    def __reduce__(self) -> tuple[type[CorruptSampleError], tuple[int, int, str, bool]]:
+        return CorruptSampleError, (self.generation, self.id, self.reason, self.is_missing)

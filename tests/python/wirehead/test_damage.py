@@ -170,7 +170,7 @@ def test_a_process_that_is_too_slow_is_told_so(
     ids: Any, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(self: Reader, generation: int, id: int, *others: Any) -> Any:
-        raise CorruptSampleError(generation, id, "it is gone")
+        raise CorruptSampleError(generation, id, "it is gone", True)
 
     Generator(numbered(0, 5), config).run()
     monkeypatch.setattr(Reader, "read", read)

@@ -259,6 +259,30 @@ def test_a_corrupted_chunk_in_a_worker(config: dict[str, Any], is_sampled: bool)
     assert all((values == labels[:, :, None]).all() for values, labels in found)
 
 
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_worker_that_comes_late_to_a_round_does_not_take_damage_for_a_dropped_generation(
+    config: dict[str, Any], on_corrupt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be sure that the generation was kept until it came: it would continue with another one."""
+    generate(config, 0)
+    damage(config, 6)
+    with (
+        MongoTupleheadDataset(config, to="numpy", on_corrupt=on_corrupt) as dataset,
+        pickle.loads(pickle.dumps(dataset)) as late,
+    ):
+        indices = list(dataset.sampler(shuffle=False))
+        assert dataset[indices[0]][1][0] == 0
+        generate(config, 100)
+        assert late[indices[5]][1][0] == 5
+        if on_corrupt == "raise":
+            with pytest.raises(CorruptSampleError, match="sample 6 of generation 1 is corrupt: label has checksum"):
+                late[indices[6]]
+        else:
+            assert late[indices[6]][1][0] == 7
+        assert late[indices[8]][1][0] == 8
+    assert "mixes" not in caplog.text
+
+
 @pytest.mark.parametrize("chunksize", [10, 15])
 def test_a_large_sample_that_nothing_compresses(location: dict[str, Any], chunksize: int) -> None:
     data = np.random.default_rng(chunksize).integers(0, 1 << 16, (chunksize, 1024, 1024), np.uint16)

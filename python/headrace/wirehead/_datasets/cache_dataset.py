@@ -278,8 +278,8 @@ class CacheDataset:
             try:
                 arrays = reader.read(generation, id, places)
                 break
-            except CorruptSampleError:
-                if reader.is_certain(generation):
+            except CorruptSampleError as error:
+                if reader.is_damaged(error):
                     raise
                 # This process was suspended for so long that its lease expired, or came to the round too late.
                 with self._lock:
@@ -316,8 +316,8 @@ class CacheDataset:
             try:
                 found = list(self._read_all(reader, generation, numbers))
                 break
-            except CorruptSampleError:
-                if reader.is_certain(generation):
+            except CorruptSampleError as error:
+                if reader.is_damaged(error):
                     raise
                 # This process was suspended for so long that its lease expired.
         else:
@@ -330,7 +330,7 @@ class CacheDataset:
             try:
                 arrays = reader.read(generation, self._id(number))
             except CorruptSampleError as error:
-                if self.on_corrupt == "raise" or not reader.is_certain(generation):
+                if self.on_corrupt == "raise" or not reader.is_damaged(error):
                     raise
                 log.warning("%s; it is skipped", error)
                 continue

@@ -70,6 +70,12 @@ class Reader:
         """Whether it has not been dropped either."""
         return self.is_pinned(generation) and generation not in self._doubtful
 
+    def is_damaged(self, error: CorruptSampleError) -> bool:
+        """Whether a sample of a pinned generation is damaged, as it seems, rather than dropped. Names are never given
+        twice, so what is there is no other sample's.
+        """
+        return not error.is_missing or self.is_certain(error.generation)
+
     def describe(self, generation: int, id: int) -> list[Kind]:
         """The description of a sample's arrays.
 
@@ -108,7 +114,7 @@ class Reader:
                 found = next(chunks)
                 if found is None:
                     self._cache.check_is_kept()
-                    raise CorruptSampleError(generation, id, f"chunk {k} ({kind_name}) is missing")
+                    raise CorruptSampleError(generation, id, f"chunk {k} ({kind_name}) is missing", True)
                 number, chunk = k, found
             decoders[kind_name].feed(chunk[part])
         try:
@@ -137,7 +143,7 @@ class Reader:
             known = self._find(generation, id, versions)
             if known is None:
                 self._cache.check_is_kept()
-                raise CorruptSampleError(generation, id, "it is missing")
+                raise CorruptSampleError(generation, id, "it is missing", True)
         return known
 
     def _find(self, generation: int, id: int, versions: Mapping[int, int]) -> Document | None:
