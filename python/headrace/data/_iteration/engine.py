@@ -107,6 +107,8 @@ class Engine:
         self._errors = KeptErrors()
         self._device = None if config.device is None else DeviceCopies(config.device)
         self._hand_over = HandOver(config.batch_type, self._device) if config.num_workers == 0 else None
+        # Whether this process has to make the next batch, since the one before has arrived.
+        self._is_due = False
         task = worker_task(config, seed, base_seed, self._stream, feeds)
         roots = (config.source, config.collate_fn, config.worker_init_fn)
         forked = is_forked(config)
@@ -175,6 +177,7 @@ class Engine:
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
         self._errors.start_epoch(position.epoch)
+        self._is_due = False
         if self._maker is not None:
             self._maker.hands_over = True
         epoch, batch = position.epoch, position.batch
@@ -319,6 +322,7 @@ class Engine:
         assert self._hand_over is not None
         self.scheduler.acknowledge()
         self._hand_over.batch = None
+        self._is_due = True
 
     def forget_failure(self) -> None:
         """The consumer is about to hear of what :class:`Failed`."""
@@ -330,6 +334,12 @@ class Engine:
 
     def _next_here(self, maker: SampleMaker) -> Any:
         """As the scheduler's ``next``, in a process that makes its batches itself."""
+        if self._is_due:  # asking the scheduler for what is not made takes longer than making it
+            self._is_due = False
+            claim = maker.producer.try_claim()
+            if claim is not None:
+                with self._serving:
+                    maker.serve(claim)
         while True:
             result = self.scheduler.next(0)
             if type(result) is not WaitOutcome or result != WaitOutcome.TIMED_OUT:

@@ -40,8 +40,8 @@ class _HandedOver:
     """A mapping key that no sample has."""
 
 
-# Written to a slot in place of a batch that is handed over.
-_PLACEHOLDER = Flattener().collated({_HandedOver: None})
+# Written to a slot in place of a batch that is handed over. It has no leaves, which would have to be pickled.
+_PLACEHOLDER = Flattener().collated({_HandedOver: {}})
 
 
 class HandOver:
@@ -96,7 +96,7 @@ class HandOver:
             batch = None if alive is None else alive.batch
             return batch if device is None else device.submit(_converted(batch, device.copy))
 
-        return lambda tree: (take, [None]) if tree == _PLACEHOLDER[0] else decode(tree)
+        return lambda tree: (take, []) if tree == _PLACEHOLDER[0] else decode(tree)
 
 
 def describe_as_is(sample: Any) -> Description:
