@@ -131,13 +131,9 @@ def _is_importable(cls: type[Any]) -> bool:
     return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
 
 
-def _references(container: Any, key: Any) -> int:
-    """How many there are to ``container[key]``."""
-    return sys.getrefcount(container[key])
-
-
-# What _references says of an object that only its container refers to.
-_ONE_REFERENCE = _references([object()], 0)
+_CONTAINER = [object()]
+# What it is of an object that only its container refers to.
+_ONE_REFERENCE = sys.getrefcount(_CONTAINER[0])
 
 
 def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
@@ -146,7 +142,7 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
     Args:
         alone: nobody else has the container.
     """
-    alone = alone and _references(container, key) == _ONE_REFERENCE
+    alone = alone and sys.getrefcount(container[key]) == _ONE_REFERENCE
     value = container[key]
     kind = type(value)
     if kind in _VALUES:
@@ -155,10 +151,12 @@ def _is_shared(container: Any, key: Any, alone: bool = True) -> bool:
         return not (alone and value.flags.writeable and _owns_memory(value))
     if not alone:  # such as what contains itself
         return _has_arrays(value, set())
-    if kind is dict:
-        return not _VALUES.issuperset(map(type, value.values())) and any(_is_shared(value, key, alone) for key in value)
-    if kind is list or kind is tuple:
-        return not _VALUES.issuperset(map(type, value)) and any(_is_shared(value, i, alone) for i in range(len(value)))
+    if kind is dict or kind is list or kind is tuple:
+        if not _VALUES.issuperset(map(type, value.values() if kind is dict else value)):
+            for each in value if kind is dict else range(len(value)):
+                if _is_shared(value, each):
+                    return True
+        return False
     if is_tensor(value):
         # What would not leave a slot unchanged is handed over as it is.
         return not (kind is sys.modules["torch"].Tensor and _owns_storage(value)) and leaves_slot_unchanged(value)
@@ -186,7 +184,7 @@ def _owns_memory(array: Any) -> bool:
         chain.append(None)
         chain[-1] = chain[-2].base
         # The references are the array's whose base it is, and the list's.
-        if not isinstance(chain[-1], np.ndarray) or _references(chain, -1) != _ONE_REFERENCE + 1:
+        if not isinstance(chain[-1], np.ndarray) or sys.getrefcount(chain[-1]) != _ONE_REFERENCE + 1:
             return False
     return bool(chain[-1].flags.owndata)
 

@@ -212,7 +212,8 @@ class SampleMaker:
         if self.reader is not None:
             self._serve_stream(claim, self.reader)
             return
-        self._pause(claim)
+        if self._errors is None:
+            self._pause(claim)
         self._epoch = claim.epoch
         self._fetcher.set_epoch(self._epoch)
         if self._seeds_rows:
@@ -235,10 +236,13 @@ class SampleMaker:
             return
         begin = time.perf_counter_ns()
         made = [self._make(claim)]
-        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
+        spent_ns = time.perf_counter_ns() - begin
+        if kind == "whole" and not self._in_place:
+            self._write_batch(claim, made, spent_ns)
+            return
+        producer.add_time(dataset_ns=spent_ns)
         if kind == "whole":
-            fits = self._in_place and len(made[0]) == claim.end - claim.begin
-            if not fits or not producer.fill_from(claim, made[0]):
+            if len(made[0]) != claim.end - claim.begin or not producer.fill_from(claim, made[0]):
                 self._write_batch(claim, made)
         elif kind == "items":
             self._keep(claim, made[0])
@@ -279,8 +283,8 @@ class SampleMaker:
         return True
 
     def _pause(self, claim: _core.Claim) -> None:
-        """Waits before it starts rows at which workers have died (``deaths``)."""
-        if claim.deaths == 0 or self._errors is not None:
+        """Waits, in a worker process, before it starts rows at which others have died (``deaths``)."""
+        if claim.deaths == 0:
             return
         deadline = time.monotonic() + pause_before_retry(claim.deaths)
         while (left := deadline - time.monotonic()) > 0 and not self.producer.stopped:
@@ -319,10 +323,10 @@ class SampleMaker:
         ]
         self._write_batch(claim, [samples])
 
-    def _write_batch(self, claim: _core.Claim, made: list[list[Any]]) -> None:
-        """Collates the samples that are in ``made`` and writes the batch."""
+    def _write_batch(self, claim: _core.Claim, made: list[list[Any]], dataset_ns: int = 0) -> None:
+        """Collates the samples that are in ``made``, which has taken ``dataset_ns``, and writes the batch."""
         self._culprit = _COLLATION
-        holder = [self._collate(made.pop(), functools.partial(self._names_of, claim))]
+        holder = [self._collate(made.pop(), functools.partial(self._names_of, claim), dataset_ns)]
         self.producer.write_batch(claim, *self._written(holder))
 
     def _names_of(self, claim: _core.Claim) -> list[Any]:
@@ -339,7 +343,8 @@ class SampleMaker:
         if not reader.seek(claim.epoch, claim.stream_batch, lambda: self._may_pass(claim)):
             producer.complete(claim)
             return
-        self._pause(claim)
+        if self._errors is None:
+            self._pause(claim)
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
@@ -382,8 +387,10 @@ class SampleMaker:
             return made
         return producer.make(claim, self._getitem, self._keys(claim))
 
-    def _collate(self, samples: list[Any], names: Callable[[], list[Any]]) -> Any:
-        """The result of the collate function for the samples; ``names`` gives what messages call them."""
+    def _collate(self, samples: list[Any], names: Callable[[], list[Any]], dataset_ns: int = 0) -> Any:
+        """The result of the collate function for the samples; ``names`` gives what messages call them. Notes its time,
+        and ``dataset_ns``.
+        """
         begin = time.perf_counter_ns()
         producer, collate = self.producer, self.task.collate
         try:
@@ -405,7 +412,7 @@ class SampleMaker:
                         "without circles, or pass a collate_fn"
                     ) from None
             raise
-        producer.add_time(collate_ns=time.perf_counter_ns() - begin)
+        producer.add_time(dataset_ns=dataset_ns, collate_ns=time.perf_counter_ns() - begin)
         return batch
 
     def _expect_spec(self) -> None:
