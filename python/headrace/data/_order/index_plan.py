@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
+import array
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Union
 
 import numpy as np
 
-Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
+# A memoryview has the integers of as_integers.
+Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]", memoryview]
 # The state that an epoch's order depends on from a batch on, besides epoch and batch; JSON can hold it.
 States = Callable[[int], dict[str, Any]]
 _MAX_INDEX = (1 << 63) - 1
@@ -65,24 +67,37 @@ def check_keys(state: dict[str, Any], *expected: str) -> None:
         )
 
 
-def as_integers(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+def plain_integers(indices: list[Any]) -> memoryview | None:
+    """What :func:`as_integers` gives, if all are of type ``int``; else None. It takes a fraction of the time."""
+    if set(map(type, indices)) != {int}:
+        return None
+    try:
+        integers = array.array("q", indices)
+    except OverflowError:
+        return None
+    return memoryview(integers) if min(indices) >= 0 else None
+
+
+def as_integers(indices: Indices) -> memoryview | None:
     """The indices as int64, if they are integers that fit, and none is negative or to be kept; else None."""
+    if isinstance(indices, memoryview):  # they were found to be that before
+        return indices
     if isinstance(indices, Kept):
         return None
     try:
-        array = np.asarray(indices)
+        numbers = np.asarray(indices)
     except ValueError:  # of different lengths
         return None
-    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not numbers.size:
         return None
-    integers = array.astype(np.int64, copy=False)
+    integers = numbers.astype(np.int64, copy=False)
     # Those that are negative, or too large for an int64, are the largest as unsigned integers.
-    return None if integers.view(np.uint64).max() > _MAX_INDEX else integers
+    return None if integers.view(np.uint64).max() > _MAX_INDEX else memoryview(integers)
 
 
 def index_checksum(indices: Indices, before: int) -> int:
     """Tells a sequence of lists of indices from others, given that of the lists before."""
-    data = indices.tobytes() if isinstance(indices, np.ndarray) else repr(indices).encode()
+    data = indices.tobytes() if isinstance(indices, (memoryview, np.ndarray)) else repr(indices).encode()
     return zlib.crc32(data, zlib.crc32(b"%d" % len(indices), before))
 
 

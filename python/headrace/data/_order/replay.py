@@ -18,6 +18,7 @@ from headrace.data._order.index_plan import (
     as_integers,
     check_keys,
     index_checksum,
+    plain_integers,
 )
 from headrace.data._randomness.torch_generators import (
     SamplerDraws,
@@ -194,6 +195,8 @@ class ReplayPlan(IndexPlan):
 
     def _share(self, indices: Indices) -> Indices | None:
         """This loader's share of a global batch."""
+        if self._world == 1:
+            return indices
         share = indices[self._rank :: self._world]
         if isinstance(indices, Kept):
             share = Kept(share)
@@ -201,9 +204,11 @@ class ReplayPlan(IndexPlan):
 
     def _checked(self, group: list[Any]) -> Indices:
         """The indices in a list of draws."""
-        if self._keeps and set(map(type, group)) != {int}:
-            return Kept(group)
-        integers = as_integers(group)
+        integers = plain_integers(group)
+        if integers is None:
+            if self._keeps and set(map(type, group)) != {int}:
+                return Kept(group)
+            integers = as_integers(group)
         return group if integers is None else integers
 
     def _begin(self) -> None:

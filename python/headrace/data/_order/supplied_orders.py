@@ -127,7 +127,7 @@ class TorchShufflePlan(IndexPlan):
             generator.manual_seed(self._state["torch_seed"])
         else:
             set_generator(generator, self._state["torch_generator"])
-        self._order = torch.randperm(self._length, generator=generator).numpy()
+        self._order = memoryview(torch.randperm(self._length, generator=generator).numpy())
         self._at_end = generator
 
     def _upcoming(self, draws: bool = False) -> dict[str, Any]:

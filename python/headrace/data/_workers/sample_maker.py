@@ -347,8 +347,11 @@ class SampleMaker:
             self._pause(claim)
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()
-        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
+        spent_ns = time.perf_counter_ns() - begin
         report = reader.report()
+        if self._in_place or not samples:
+            producer.add_time(dataset_ns=spent_ns)
+            spent_ns = 0
         if not samples:
             producer.end_stream(claim, report)
             return
@@ -357,7 +360,7 @@ class SampleMaker:
             rows = len(samples)
             made = [samples]
             del samples
-            holder = [self._collate(made.pop(), lambda: list(range(rows)))]
+            holder = [self._collate(made.pop(), lambda: list(range(rows)), spent_ns)]
             producer.write_batch(claim, *self._written(holder), ended, report, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:

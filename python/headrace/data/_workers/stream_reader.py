@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from headrace._next_items import next_items
 from headrace.data._datasets.capabilities import tell_epoch
 from headrace.data._datasets.datasets import has_state
 from headrace.data._datasets.iterable_datasets import is_read_once, read_twice
@@ -57,6 +58,19 @@ class StreamTask:
     starts: Mapping[int, StreamStart]
     tells_epoch: bool = True
     initial: Any = None
+
+
+class _Uninterrupted:
+    """Leaves ``_interrupted`` behind if KeyboardInterrupt, say, strikes somewhere within a batch of a reader."""
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> None:
+        self._reader._interrupted = True
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._reader._interrupted = error is not None and self._reader._is_interrupt(error)
 
 
 class StreamReader:
@@ -117,10 +131,12 @@ class StreamReader:
             False if that said no; it is somewhere before the batch then.
         """
         restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
+        if not restart and (batch == self._batch or self._ended):
+            return True
         # A worker may have read ahead of the consumer, to the end even, and of those that share a stream not all come
         # to its end: ``starts`` says where the stream continues once all of it was consumed.
         given_up = self._epoch >= 0 and (self._interrupted or not self._ended or not self._interruptible)
-        with self._uninterrupted():
+        with _Uninterrupted(self):
             if restart:
                 self._restart(epoch, batch, given_up)
             while self._batch < batch and not self._ended:
@@ -152,7 +168,7 @@ class StreamReader:
         """
         if self._ended:
             return [], True
-        with self._uninterrupted():
+        with _Uninterrupted(self):
             self._batch += 1  # also if the dataset raises: an error consumes its batch
             elements = self._take()
         task, has_ended = self._task, len(elements) < self._group
@@ -179,17 +195,6 @@ class StreamReader:
         message = dumps((state, False))
         self._next_state = self._batch + 1 + min(_MOST_BEHIND, len(message) // _BYTES_PER_BATCH)
         return message
-
-    @contextlib.contextmanager
-    def _uninterrupted(self) -> Iterator[None]:
-        """Leaves ``_interrupted`` behind if KeyboardInterrupt, say, strikes somewhere within a batch."""
-        self._interrupted = True
-        try:
-            yield
-        except BaseException as error:
-            self._interrupted = self._is_interrupt(error)
-            raise
-        self._interrupted = False
 
     def _is_interrupt(self, error: BaseException) -> bool:
         """Whether it came from outside rather than from the dataset."""
@@ -333,12 +338,8 @@ class StreamReader:
     def _take(self) -> list[Any]:
         """The next group of elements; a short one at the end, which it notes."""
         failed, self._failed = self._failed, True  # unless they come
-        # Not islice, which calls __iter__ again: that of many iterators goes back to the beginning.
         elements, self._ahead = self._ahead, []
-        take, advance = elements.append, self._elements.__next__
-        with contextlib.suppress(StopIteration):
-            for _ in range(self._group - len(elements)):
-                take(advance())
+        elements.extend(next_items(self._elements, self._group - len(elements)))
         self._failed, self._died = False, failed and not elements
         self._ended = len(elements) < self._group
         return elements
