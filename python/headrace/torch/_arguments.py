@@ -19,7 +19,7 @@ from headrace.data._config import MAX_PREFETCH
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.data._iteration.state import Position
 from headrace.data._world import sharing_sampler
-from headrace.torch._collation import TorchCollate
+from headrace.torch._collation import NewCollate, TorchCollate
 from headrace.torch._errors import as_pytorch_says
 from headrace.torch._iterator import Batches, CheckedBatches
 from headrace.torch._samplers import InOrder, LoaderSampler, Share
@@ -27,6 +27,7 @@ from headrace.torch._samplers import InOrder, LoaderSampler, Share
 Value = TypeVar("Value", covariant=True)
 
 _COLLATE = TorchCollate()
+_COLLATE_HERE = NewCollate()
 _PIN_MEMORY_DEVICE_IS_DEPRECATED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 
@@ -231,11 +232,11 @@ class LoaderBacking:
 
     def _arguments_of(self, of: Any) -> dict[str, Any]:
         options, workers, collate_fn = self.options, of.num_workers, of.collate_fn
-        if collate_fn is torch_data.default_collate and workers > 0:
-            collate_fn = _COLLATE
+        if collate_fn is torch_data.default_collate:
+            collate_fn = _COLLATE if workers > 0 else _COLLATE_HERE
         several = workers * options.threads_per_worker > 1 and not isinstance(of.dataset, torch_data.IterableDataset)
         several = several and of.worker_init_fn is None
-        draws = collate_fn not in (_COLLATE, torch_data.default_collate) or _may_draw(of.dataset)
+        draws = collate_fn not in (_COLLATE, _COLLATE_HERE) or _may_draw(of.dataset)
         seeds = several and draws if options.seed_records is None else options.seed_records
         return {
             "num_workers": workers,

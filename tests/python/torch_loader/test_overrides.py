@@ -61,6 +61,19 @@ def test_functions_of_the_default_collation_are_those_of_the_program(
     assert str(mine) == str(theirs)
 
 
+@both
+def test_a_batch_that_a_function_of_the_program_takes_from_the_dataset_is_the_consumers_own(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = list(torch.zeros(4, 2).unbind())
+    loader = DataLoader(dataset, batch_size=2, num_workers=workers)
+    next(iter(loader)).add_(1)  # PyTorch's functions make new tensors
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, first_of)
+    for batch in loader:
+        batch += 1
+    assert torch.equal(torch.stack(dataset), torch.zeros(4, 2))
+
+
 class Own(DataLoader):  # type: ignore[type-arg, unused-ignore]
     """Keeps things of its own under names that the drop-in has arguments of."""
 

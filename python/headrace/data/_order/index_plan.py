@@ -92,7 +92,7 @@ def as_integers(indices: Indices) -> memoryview | None:
         return None
     integers = numbers.astype(np.int64, copy=False)
     # Those that are negative, or too large for an int64, are the largest as unsigned integers.
-    return None if integers.view(np.uint64).max() > _MAX_INDEX else memoryview(integers)
+    return None if integers.view(np.uint64).max() > _MAX_INDEX else integers.data
 
 
 def index_checksum(indices: Indices, before: int) -> int:

@@ -44,7 +44,12 @@ def _is_collated_as_usual(value: Any) -> bool:
     function = functions.get(type(value))
     if function is None:
         function = next((each for kind, each in functions.items() if isinstance(value, kind)), None)
-    return function is None or getattr(function, "__module__", None) == "torch.utils.data._utils.collate"
+    return function is None or is_pytorchs_collation(function)
+
+
+def is_pytorchs_collation(function: Any) -> bool:
+    """Whether PyTorch has put a function into its ``default_collate_fn_map``, rather than the program."""
+    return getattr(function, "__module__", None) == "torch.utils.data._utils.collate"
 
 
 def _is_stacked(value: Any) -> bool:

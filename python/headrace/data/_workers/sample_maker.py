@@ -94,6 +94,7 @@ class SampleMaker:
         self._in_place = collate is None or is_in_place(collate)
         self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
         self._takes_any_number = self._own_collate or getattr(collate, "takes_any_number", False)
+        self._makes_new: Callable[[], bool] = getattr(collate, "makes_new", _unknown)
         self._begin()
         self._epoch = 0
         self._init_error: BaseException | None = None
@@ -327,7 +328,7 @@ class SampleMaker:
         """Collates the samples that are in ``made``, which has taken ``dataset_ns``, and writes the batch."""
         self._culprit = _COLLATION
         holder = [self._collate(made.pop(), functools.partial(self._names_of, claim), dataset_ns)]
-        self.producer.write_batch(claim, *self._written(holder))
+        self.producer.write_batch(claim, *self._written(holder, self._makes_new()))
 
     def _names_of(self, claim: _core.Claim) -> list[Any]:
         """What messages call the samples of a claim."""
@@ -361,7 +362,7 @@ class SampleMaker:
             made = [samples]
             del samples
             holder = [self._collate(made.pop(), lambda: list(range(rows)), spent_ns)]
-            producer.write_batch(claim, *self._written(holder), ended, report, rows=rows)
+            producer.write_batch(claim, *self._written(holder, self._makes_new()), ended, report, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
         """The value to write to the slot for a collated batch, to which ``holder`` has this class's only reference:
@@ -466,6 +467,11 @@ def _described(describe: Callable[[Any], Description], sample: Any) -> Descripti
         return describe(sample)
     except RecursionError:
         return describe_whole(sample)
+
+
+def _unknown() -> bool:
+    """Whether the batches of a function have no owner but the consumer, as far as is known."""
+    return False
 
 
 def _is_default(collate: Any) -> bool:
