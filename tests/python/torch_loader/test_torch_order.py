@@ -81,3 +81,61 @@ def test_a_state_of_batches_that_overtook_others_loses_and_repeats_none() -> Non
     resumed = shuffled(num_workers=2, in_order=False)
     resumed.load_state_dict(state)
     assert sorted(taken + [batch.tolist() for batch in resumed]) == sorted(expected)
+
+
+class DrawsAtOnce:
+    """Draws its order when it is iterated over, and perhaps another number with the first index."""
+
+    def __init__(self, batches: bool, again: bool) -> None:
+        self.batches, self.again = batches, again
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return self._indices(torch.randperm(8).tolist())
+
+    def _indices(self, order: list[int]) -> Any:
+        shift = int(torch.randint(8, ())) if self.again else 0
+        for number in order:
+            index = (number + shift) % 8
+            yield [index, 7 - index] if self.batches else index
+
+
+def drawn_at_once(cls: Any, batches: bool, workers: int, again: bool = False, **arguments: Any) -> Any:
+    sampler: Any = DrawsAtOnce(batches, again)
+    order = {"batch_sampler": sampler} if batches else {"batch_size": None, "sampler": sampler}
+    return cls(range(8), num_workers=workers, **order, **arguments)
+
+
+def numbers(batches: Any) -> list[Any]:
+    return [torch.as_tensor(batch).tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_sampler_may_draw_before_the_loader_does(batches: bool, workers: int) -> None:
+    got = []
+    for cls in (DataLoader, torch_data.DataLoader):
+        torch.manual_seed(3)
+        loader = drawn_at_once(cls, batches, workers)
+        kept = iter(loader)  # begun, and read late
+        got.append([numbers(loader), numbers(kept), numbers(loader), torch.rand(()).item()])
+    assert got[0] == got[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_sampler_drew_before_the_loader_did_is_drawn_again(again: bool, batches: bool, workers: int) -> None:
+    torch.manual_seed(3)
+    loader = drawn_at_once(DataLoader, batches, workers, again)
+    iterator = iter(loader)
+    before = numbers(next(iterator) for _ in range(3))
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = numbers(iterator)
+    assert len(before) + len(rest) == 8
+    torch.manual_seed(99)
+    resumed = drawn_at_once(DataLoader, batches, workers, again)
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == rest

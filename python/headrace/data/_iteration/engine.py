@@ -25,6 +25,7 @@ from headrace.data._iteration.setup import (
 )
 from headrace.data._iteration.state import Position
 from headrace.data._order.choose_order import make_plan
+from headrace.data._order.replay import Opened
 from headrace.data._reports.stats import summarize
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.in_process_batches import HandOver
@@ -174,8 +175,8 @@ class Engine:
         told = not any(isinstance(stream.state, UntoldState) for stream in position.streams)
         return self.workers.follow(stream_starts(position) if position.streams and told else None)
 
-    def start_epoch(self, position: Position) -> None:
-        """Begins an epoch, or continues one."""
+    def start_epoch(self, position: Position, opened: Opened | None = None) -> None:
+        """Begins an epoch, or continues one; ``opened``: its sampler's iteration, if that has begun."""
         self._errors.start_epoch(position.epoch)
         self._is_due = False
         if self._maker is not None:
@@ -189,7 +190,7 @@ class Engine:
             )
             return
         self.scheduler.start_epoch(epoch, batch, position.skip, revision=revision)
-        self.supply.start_epoch(position)
+        self.supply.start_epoch(position, opened)
 
     def stream_ends(self) -> list[bytes]:
         """At the end of an epoch: the workers' reports of the ends of the streams, for :func:`decode_place`."""

@@ -17,7 +17,7 @@ from headrace.data._iteration.idle import IdleEngine
 from headrace.data._iteration.iterator import BatchIterator
 from headrace.data._iteration.progress import OnlyReading, Progress
 from headrace.data._iteration.state import Position, StreamPosition
-from headrace.data._order.choose_order import upcoming
+from headrace.data._order.choose_order import opened, upcoming
 from headrace.data._randomness.sample_seeds import worker_base_seed
 from headrace.data._randomness.torch_generators import draw_torch_seed
 from headrace.data._samplers.protocols import SeekableSampler
@@ -90,9 +90,12 @@ class Epochs:
             if chosen is not None and not self.resuming:
                 self.next = Position(chosen)
         position, resumed = self.next, self.resuming
+        drawn = begun = None
+        draws = config.follows_torch and (self.seed is None or (config.draws_each_epoch and not position.begun))
+        if draws and not position.plan and not position.begun:
+            begun = opened(config)
         self.resuming = False
-        drawn = None
-        if config.follows_torch and (self.seed is None or (config.draws_each_epoch and not position.begun)):
+        if draws:
             drawn = draw_torch_seed(config.torch_generator)
             if self.seed is None:
                 self.seed = drawn
@@ -124,7 +127,7 @@ class Epochs:
         self.next = Position(position.epoch + 1, streams=begins)
         self._chosen_at = None
         try:
-            engine.start_epoch(position)
+            engine.start_epoch(position, begun)
         except BaseException:
             engine.close()
             raise

@@ -12,6 +12,7 @@ from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
 from headrace.data._order.index_plan import IndexPlan, Indices, States, as_integers
+from headrace.data._order.replay import Opened, ReplayPlan
 from headrace.data._samples.pickling import dumps
 
 
@@ -63,8 +64,10 @@ class IndexSupply:
         """Whether the scheduler needs lists at all."""
         return self._plan is not None
 
-    def start_epoch(self, position: Position) -> None:
-        """Begins an epoch, or continues one, which the scheduler has started already."""
+    def start_epoch(self, position: Position, opened: Opened | None = None) -> None:
+        """Begins an epoch, or continues one, which the scheduler has started already; ``opened``: its sampler's
+        iteration, if that has begun.
+        """
         self._begin = position
         self.error = None
         if self._plan is not None:
@@ -72,6 +75,8 @@ class IndexSupply:
             if position.plan:
                 self._plan.restore(dict(position.plan), position.begun)
             self._plan.start(position.epoch, position.batch)
+            if isinstance(self._plan, ReplayPlan):
+                self._plan.opened = opened
             if not self.waits:
                 self.top_up()
 

@@ -11,12 +11,13 @@ import numpy as np
 from headrace import _core
 from headrace.data._config import LoaderConfig
 from headrace.data._order.index_plan import IndexPlan, Indices
-from headrace.data._order.replay import ReplayBatchPlan, ReplayPlan
+from headrace.data._order.replay import Opened, ReplayBatchPlan, ReplayPlan
 from headrace.data._order.supplied_orders import GrainPlan, SeekingBatchPlan, SeekingPlan, TorchShufflePlan
 from headrace.data._randomness.torch_generators import (
     copy_generator,
     draw_torch_seed,
     encode_generator,
+    generator_of,
 )
 from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.samplers import BatchSampler
@@ -101,7 +102,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
     if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
         return "explicit", SeekingBatchPlan(batch_sampler)
     if batch_sampler is not None:
-        return "explicit", ReplayBatchPlan(batch_sampler, config.keeps_indices, config.sampler_state)
+        return "explicit", ReplayBatchPlan(batch_sampler, config.keeps_indices, config.sampler_state, _opens(config))
     if config.order == "grain":
         return "explicit", _grain_plan(config, seed)
     if sampler is None:
@@ -111,7 +112,38 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
         return "shuffled" if config.shuffle else "sequential", None
     if isinstance(sampler, SeekableSampler) and sampler.seekable:
         return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
-    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, config.keeps_indices, config.sampler_state)
+    keeps, own = config.keeps_indices, config.sampler_state
+    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, keeps, own, _opens(config))
+
+
+def opened(config: LoaderConfig) -> Opened | None:
+    """The iteration of the sampler that torch's loader begins before it draws its seed; None: it makes no difference.
+
+    With workers, torch's loader then begins another one, of which it takes the indices.
+    """
+    sampler = _opened_first(config)
+    begun = None if sampler is None else Opened(sampler)
+    return begun if _opens(config) else None
+
+
+def _opens(config: LoaderConfig) -> bool:
+    return config.num_workers == 0 and _opened_first(config) is not None
+
+
+def _opened_first(config: LoaderConfig) -> Any:
+    """The sampler of which :func:`opened` begins an iteration, if any: one that gives what the loader takes for a
+    batch, and may draw from torch's global generator.
+
+    One with a state of its own is left alone until a batch is requested, see ``IndexSupply``.
+    """
+    follows = config.follows_torch and config.keeps_indices and config.torch_generator is None
+    if not follows or config.iterable or config.sampler_state:
+        return None
+    sampler = config.batch_sampler
+    if sampler is None and config.batch_size is None:
+        sampler = config.index_sampler
+    ours = isinstance(sampler, (SeekableSampler, BatchSampler))
+    return None if sampler is None or ours or generator_of(sampler) is not None else sampler
 
 
 def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[str, Any]]:

@@ -22,10 +22,26 @@ from headrace.data._order.index_plan import (
 )
 from headrace.data._randomness.torch_generators import (
     SamplerDraws,
+    draw_torch_seed,
     encode_generator,
 )
 from headrace.data._samplers.sampler_state import SamplerState
 from headrace.data._untold_state import known
+
+
+class Opened:
+    """An iteration of a sampler that draws from torch's global generator, begun before the loader draws its seed there:
+    so begins torch's loader. It makes a difference if the sampler draws in ``__iter__``.
+
+    Attributes:
+        indices: the iterator.
+        generators: the state with which it began, by the key of :class:`SamplerDraws`; {}: it has not drawn.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        before = encode_generator(None)
+        self.indices = iter(sampler)
+        self.generators = {"torch_global": before} if encode_generator(None) != before else {}
 
 
 class _Drawn:
@@ -80,7 +96,13 @@ class ReplayPlan(IndexPlan):
         batch_size, drop_last, rank, world: as in :class:`SeekingPlan`.
         keeps: indices keep their type; otherwise all integers become ``int``.
         own: the state of the sampler.
+        is_opened: epochs begin with an iteration that is :class:`Opened`, unless a state says where.
+
+    Attributes:
+        opened: its iteration in the epoch that was started, if that has begun.
     """
+
+    opened: Opened | None = None
 
     def __init__(
         self,
@@ -91,8 +113,10 @@ class ReplayPlan(IndexPlan):
         world: int,
         keeps: bool,
         own: SamplerState,
+        is_opened: bool,
     ) -> None:
         self._sampler = sampler
+        self._is_opened = is_opened
         self._keeps = keeps
         self._group_size = batch_size * world
         self._drop_last = drop_last
@@ -146,7 +170,7 @@ class ReplayPlan(IndexPlan):
         return first, bool(draws)
 
     def start(self, epoch: int, batch: int) -> None:
-        self._first, self._begun = batch, False
+        self._first, self._begun, self.opened = batch, False, None
         self._replayed, self._restored = self._restored, {}
         self._known = _Drawn(batch)
 
@@ -224,7 +248,8 @@ class ReplayPlan(IndexPlan):
                     if not again:
                         own = self._own.begin(restored)
                     self._own.has_begun = self._own.left = True
-                    self._indices = iter(self._sampler)
+                    opened, self.opened = self.opened, None
+                    self._indices = self._iterated(restored) if opened is None else opened.indices
                     drawn, first = self._first_of(self._indices) if own else ([], None)
                     # An epoch of which a state knows what was drawn, but no first index, has none.
                     told = self._own.FIRST in restored or "drawn" in restored
@@ -238,6 +263,8 @@ class ReplayPlan(IndexPlan):
                 # Or the sampler would go on after what is lost.
                 self._replayed = {**restored, **generators, **own, self._own.FIRST: first}
             raise
+        if opened is not None:
+            generators = {**generators, **opened.generators}
         if restored.get("drawn", checksum) != checksum or restored.get(self._own.FIRST, first) != first:
             name = type(getattr(self._sampler, "replicated", self._sampler)).__name__  # the user's, of headrace.torch's
             raise errors.FailedPrecondition(
@@ -249,6 +276,13 @@ class ReplayPlan(IndexPlan):
             own = {**own, self._own.FIRST: first}
         self._known.begin(checksum, generators, own)
         self._begun = True
+
+    def _iterated(self, restored: dict[str, Any]) -> Iterator[Any]:
+        """An iterator that draws what it drew when the state was taken: see :class:`Opened`."""
+        indices = iter(self._sampler)
+        if self._is_opened and "torch_global" in restored and encode_generator(None) != restored["torch_global"]:
+            draw_torch_seed(None)
+        return indices
 
     def _first_of(self, indices: Iterator[Any]) -> tuple[list[Any], int | None]:
         """What is drawn first, in a list, and its checksum; None: nothing is."""
@@ -292,8 +326,8 @@ class ReplayPlan(IndexPlan):
 class ReplayBatchPlan(ReplayPlan):
     """As :class:`ReplayPlan`, of anything that gives lists of indices."""
 
-    def __init__(self, batch_sampler: Iterable[Any], keeps: bool, own: SamplerState) -> None:
-        super().__init__(batch_sampler, 1, False, 0, 1, keeps, own)
+    def __init__(self, batch_sampler: Iterable[Any], keeps: bool, own: SamplerState, is_opened: bool) -> None:
+        super().__init__(batch_sampler, 1, False, 0, 1, keeps, own, is_opened)
 
     def _checked(self, group: list[Any]) -> Indices:
         indices = group[0]
