@@ -139,3 +139,43 @@ def test_what_a_sampler_drew_before_the_loader_did_is_drawn_again(again: bool, b
     resumed = drawn_at_once(DataLoader, batches, workers, again)
     resumed.load_state_dict(state)
     assert numbers(resumed) == rest
+
+
+class Closed:
+    """Says in a list when its iterations begin and when they are closed."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __iter__(self) -> Any:
+        self.said.append("begin")
+        try:
+            yield from range(8)
+        finally:
+            self.said.append("end")
+
+
+class ClosedStream(Closed, torch_data.IterableDataset[int]):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["stream", "sampler", "batch_sampler"])
+@pytest.mark.parametrize("last", [False, True])
+def test_what_an_epoch_that_is_left_has_iterated_over_is_closed(last: bool, kind: str) -> None:
+    said = []
+    for cls in (DataLoader, torch_data.DataLoader):
+        closed: Any = ClosedStream() if kind == "stream" else Closed()
+        batches = torch_data.BatchSampler(closed, 2, False)
+        if kind == "batch_sampler":
+            loader = cls(range(8), batch_sampler=batches)
+        else:
+            loader = cls(closed, 2) if kind == "stream" else cls(range(8), 2, sampler=closed)
+        got = []
+        for _ in range(3):
+            for batch in loader:
+                got.append(batch.tolist())
+                if not last or len(got) % 4 == 0:
+                    break
+            closed.said.append("left")
+        said.append((closed.said, got))
+    assert said[0] == said[1]

@@ -192,6 +192,12 @@ class Engine:
         self.scheduler.start_epoch(epoch, batch, position.skip, revision=revision)
         self.supply.start_epoch(position, opened)
 
+    def let_go(self) -> None:
+        """Drops the iterators of the sampler and of the dataset: their epoch is over, and they may have files open."""
+        self.supply.let_go()
+        if self._maker is not None and self._maker.reader is not None:
+            self._maker.reader.let_go()
+
     def stream_ends(self) -> list[bytes]:
         """At the end of an epoch: the workers' reports of the ends of the streams, for :func:`decode_place`."""
         return [self.scheduler.stream_end(stream) for stream in range(self.stream_count)]

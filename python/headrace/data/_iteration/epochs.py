@@ -173,6 +173,7 @@ class Epochs:
         return give_back
 
     def _release(self, engine: Engine, is_latest: bool) -> None:
+        engine.let_go()
         if self._config.auto_workers:
             self.num_workers = engine.workers.count
         # In this process, others have read the dataset since: the position known here is out of date.

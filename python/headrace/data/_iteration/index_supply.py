@@ -80,6 +80,11 @@ class IndexSupply:
             if not self.waits:
                 self.top_up()
 
+    def let_go(self) -> None:
+        """Drops what was iterated over for an epoch that is over."""
+        if self._plan is not None:
+            self._plan.let_go()
+
     def states(self) -> States | None:
         """The state that the order of the current epoch depends on from a batch on, besides epoch and seed; None:
         none.

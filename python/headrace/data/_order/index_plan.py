@@ -44,6 +44,9 @@ class IndexPlan(abc.ABC):
         """
         return _no_state
 
+    def let_go(self) -> None:  # noqa: B027
+        """Drops what was iterated over for an epoch that is over."""
+
     def check(self, state: dict[str, Any]) -> None:
         """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
         check_keys(state)

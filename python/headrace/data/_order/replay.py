@@ -174,6 +174,9 @@ class ReplayPlan(IndexPlan):
         self._replayed, self._restored = self._restored, {}
         self._known = _Drawn(batch)
 
+    def let_go(self) -> None:
+        self._indices, self.opened = iter(()), None
+
     def states(self) -> States:
         known = self._known
 

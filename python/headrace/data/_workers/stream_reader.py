@@ -158,6 +158,12 @@ class StreamReader:
         elif start is not None:  # the state at the start of that epoch is unknown: as in a worker that starts there
             self._begin, self._begin_is_end = self._initial, False
 
+    def let_go(self) -> None:
+        """Drops the iterator of an epoch that nobody reads to its end, which may then close what it has open."""
+        if not self._ended:
+            self._outdated = True
+            self._elements, self._ahead = iter(()), []
+
     def forget_start(self) -> None:
         """Has the following epoch start where the dataset is, even if it has the number of the one before."""
         self._start = None
