@@ -212,11 +212,12 @@ class ReplayPlan(IndexPlan):
         if len(group) < (self._group_size if self._drop_last else 1):
             return None
         indices = self._checked(group)
-        for other in range(self._known.next, batch):  # those that were taken before are not needed
+        known = self._known
+        for other in range(known.next, batch):  # those that were taken before are not needed
             start = other * self._group_size - first
-            self._known.note(self._checked(drawn[start : start + self._group_size]))
-        if self._known.next == batch:
-            self._known.note(indices)
+            known.note(self._checked(drawn[start : start + self._group_size]))
+        if known.next == batch:
+            known.note(indices)
         self._drawn = (begin, group)
         return self._share(indices)
 
@@ -334,7 +335,8 @@ class ReplayBatchPlan(ReplayPlan):
 
     def _checked(self, group: list[Any]) -> Indices:
         indices = group[0]
-        if not isinstance(indices, Iterable) or isinstance(indices, (str, bytes)):
+        is_list = type(indices) is list  # asking an abstract class takes much longer
+        if not is_list and (not isinstance(indices, Iterable) or isinstance(indices, (str, bytes))):
             raise TypeError(f"batch_sampler must give lists of indices, got {indices!r:.200}")
         indices = list(indices)
         if not indices:

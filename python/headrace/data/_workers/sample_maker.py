@@ -403,10 +403,11 @@ class SampleMaker:
                 batch = stack(samples, names(), None if collate is None else collate.ragged)
             else:
                 argument = samples[0] if self.task.convert else samples
-                # The function draws the same numbers in any worker, and after any samples.
-                seeds = self.task.seed_records and self.task.stream is None
-                key = position_key(producer.batch, COLLATION_ROW)
-                batch = self._seeded(key, collate, argument) if seeds else collate(argument)
+                if self.task.seed_records and self.task.stream is None:
+                    # The function draws the same numbers in any worker, and after any samples.
+                    batch = self._seeded(position_key(producer.batch, COLLATION_ROW), collate, argument)
+                else:
+                    batch = collate(argument)
         except RecursionError:
             circles = map(circle_in, samples) if _is_default(collate) else ()
             for name, where in zip(names(), circles):
