@@ -94,7 +94,8 @@ class SampleMaker:
         self._in_place = collate is None or is_in_place(collate)
         self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
         self._takes_any_number = self._own_collate or getattr(collate, "takes_any_number", False)
-        self._makes_new: Callable[[], bool] = getattr(collate, "makes_new", _unknown)
+        # Says whether the batches have no owner but the consumer; None: nobody knows.
+        self._makes_new: Callable[[], bool] | None = getattr(collate, "makes_new", None)
         self._begin()
         self._epoch = 0
         self._init_error: BaseException | None = None
@@ -327,8 +328,8 @@ class SampleMaker:
     def _write_batch(self, claim: _core.Claim, made: list[list[Any]], dataset_ns: int = 0) -> None:
         """Collates the samples that are in ``made``, which has taken ``dataset_ns``, and writes the batch."""
         self._culprit = _COLLATION
-        holder = [self._collate(made.pop(), functools.partial(self._names_of, claim), dataset_ns)]
-        self.producer.write_batch(claim, *self._written(holder, self._makes_new()))
+        holder = [self._collate(made.pop(), lambda: self._names_of(claim), dataset_ns)]
+        self.producer.write_batch(claim, *self._written(holder))
 
     def _names_of(self, claim: _core.Claim) -> list[Any]:
         """What messages call the samples of a claim."""
@@ -362,14 +363,14 @@ class SampleMaker:
             made = [samples]
             del samples
             holder = [self._collate(made.pop(), lambda: list(range(rows)), spent_ns)]
-            producer.write_batch(claim, *self._written(holder, self._makes_new()), ended, report, rows=rows)
+            producer.write_batch(claim, *self._written(holder), ended, report, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
         """The value to write to the slot for a collated batch, to which ``holder`` has this class's only reference:
         objects with other references do not belong to the consumer yet, unless their memory ``is_new``.
         """
         if self._hand_over is not None and self.hands_over:
-            return self._hand_over.put(holder, is_new)
+            return self._hand_over.put(holder, is_new or (self._makes_new is not None and self._makes_new()))
         batch = holder.pop()
         return self._take_apart(batch)
 
@@ -468,11 +469,6 @@ def _described(describe: Callable[[Any], Description], sample: Any) -> Descripti
         return describe(sample)
     except RecursionError:
         return describe_whole(sample)
-
-
-def _unknown() -> bool:
-    """Whether the batches of a function have no owner but the consumer, as far as is known."""
-    return False
 
 
 def _is_default(collate: Any) -> bool:
