@@ -86,14 +86,14 @@ def test_a_state_of_batches_that_overtook_others_loses_and_repeats_none() -> Non
 class DrawsAtOnce:
     """Draws its order when it is iterated over, and perhaps another number with the first index."""
 
-    def __init__(self, batches: bool, again: bool) -> None:
-        self.batches, self.again = batches, again
+    def __init__(self, batches: bool, again: bool, source: Any = None) -> None:
+        self.batches, self.again, self.source = batches, again, source
 
     def __len__(self) -> int:
         return 8
 
     def __iter__(self) -> Any:
-        return self._indices(torch.randperm(8).tolist())
+        return self._indices(torch.randperm(8, generator=self.source).tolist())
 
     def _indices(self, order: list[int]) -> Any:
         shift = int(torch.randint(8, ())) if self.again else 0
@@ -103,7 +103,7 @@ class DrawsAtOnce:
 
 
 def drawn_at_once(cls: Any, batches: bool, workers: int, again: bool = False, **arguments: Any) -> Any:
-    sampler: Any = DrawsAtOnce(batches, again)
+    sampler: Any = DrawsAtOnce(batches, again, arguments.get("generator"))
     order = {"batch_sampler": sampler} if batches else {"batch_size": None, "sampler": sampler}
     return cls(range(8), num_workers=workers, **order, **arguments)
 
@@ -114,11 +114,13 @@ def numbers(batches: Any) -> list[Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batches", [False, True])
-def test_a_sampler_may_draw_before_the_loader_does(batches: bool, workers: int) -> None:
+@pytest.mark.parametrize("given", [False, True])
+def test_a_sampler_may_draw_before_the_loader_does(given: bool, batches: bool, workers: int) -> None:
     got = []
     for cls in (DataLoader, torch_data.DataLoader):
         torch.manual_seed(3)
-        loader = drawn_at_once(cls, batches, workers)
+        generator = {"generator": torch.Generator().manual_seed(5)} if given else {}
+        loader = drawn_at_once(cls, batches, workers, **generator)
         kept = iter(loader)  # begun, and read late
         got.append([numbers(loader), numbers(kept), numbers(loader), torch.rand(()).item()])
     assert got[0] == got[1]

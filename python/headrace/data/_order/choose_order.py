@@ -99,10 +99,11 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
     size, drop_last = config.batch_size or 1, config.drop_last
     rank, world = config.shard
     sampler, batch_sampler = config.index_sampler, config.batch_sampler
+    keeps, own, seeds_between = config.keeps_indices, config.sampler_state, _seeds_between(config)
     if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
         return "explicit", SeekingBatchPlan(batch_sampler)
     if batch_sampler is not None:
-        return "explicit", ReplayBatchPlan(batch_sampler, config.keeps_indices, config.sampler_state, _opens(config))
+        return "explicit", ReplayBatchPlan(batch_sampler, keeps, own, seeds_between)
     if config.order == "grain":
         return "explicit", _grain_plan(config, seed)
     if sampler is None:
@@ -112,8 +113,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, IndexPlan | None]:
         return "shuffled" if config.shuffle else "sequential", None
     if isinstance(sampler, SeekableSampler) and sampler.seekable:
         return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
-    keeps, own = config.keeps_indices, config.sampler_state
-    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, keeps, own, _opens(config))
+    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world, keeps, own, seeds_between)
 
 
 def opened(config: LoaderConfig) -> Opened | None:
@@ -123,21 +123,22 @@ def opened(config: LoaderConfig) -> Opened | None:
     """
     sampler = _opened_first(config)
     begun = None if sampler is None else Opened(sampler)
-    return begun if _opens(config) else None
+    return begun if config.num_workers == 0 else None
 
 
-def _opens(config: LoaderConfig) -> bool:
-    return config.num_workers == 0 and _opened_first(config) is not None
+def _seeds_between(config: LoaderConfig) -> bool:
+    """Whether the seed is drawn from torch's global generator between :func:`opened` and the first index."""
+    return config.num_workers == 0 and config.torch_generator is None and _opened_first(config) is not None
 
 
 def _opened_first(config: LoaderConfig) -> Any:
     """The sampler of which :func:`opened` begins an iteration, if any: one that gives what the loader takes for a
-    batch, and may draw from torch's global generator.
+    batch, and may draw from the generator that the seed is drawn from.
 
-    One with a state of its own is left alone until a batch is requested, see ``IndexSupply``.
+    One with a state of its own is left alone until a batch is requested, see ``IndexSupply``; and so is one that shows
+    its generator, of which a state between two epochs tells what follows the seed.
     """
-    follows = config.follows_torch and config.keeps_indices and config.torch_generator is None
-    if not follows or config.iterable or config.sampler_state:
+    if not (config.follows_torch and config.keeps_indices) or config.iterable or config.sampler_state:
         return None
     sampler = config.batch_sampler
     if sampler is None and config.batch_size is None:

@@ -30,12 +30,13 @@ from headrace.data._untold_state import known
 
 
 class Opened:
-    """An iteration of a sampler that draws from torch's global generator, begun before the loader draws its seed there:
-    so begins torch's loader. It makes a difference if the sampler draws in ``__iter__``.
+    """An iteration of a sampler that begins before the loader draws its seed, as with torch's loader. It makes a
+    difference if the sampler draws from the same generator in ``__iter__``.
 
     Attributes:
         indices: the iterator.
-        generators: the state with which it began, by the key of :class:`SamplerDraws`; {}: it has not drawn.
+        generators: the state of torch's global generator with which it began, by the key of :class:`SamplerDraws`; {}:
+            it has not drawn from that.
     """
 
     def __init__(self, sampler: Iterable[Any]) -> None:
@@ -96,7 +97,7 @@ class ReplayPlan(IndexPlan):
         batch_size, drop_last, rank, world: as in :class:`SeekingPlan`.
         keeps: indices keep their type; otherwise all integers become ``int``.
         own: the state of the sampler.
-        is_opened: epochs begin with an iteration that is :class:`Opened`, unless a state says where.
+        seeds_between: the loader draws its seed from torch's global generator after the iteration was :class:`Opened`.
 
     Attributes:
         opened: its iteration in the epoch that was started, if that has begun.
@@ -113,10 +114,10 @@ class ReplayPlan(IndexPlan):
         world: int,
         keeps: bool,
         own: SamplerState,
-        is_opened: bool,
+        seeds_between: bool,
     ) -> None:
         self._sampler = sampler
-        self._is_opened = is_opened
+        self._seeds_between = seeds_between
         self._keeps = keeps
         self._group_size = batch_size * world
         self._drop_last = drop_last
@@ -284,7 +285,7 @@ class ReplayPlan(IndexPlan):
     def _iterated(self, restored: dict[str, Any]) -> Iterator[Any]:
         """An iterator that draws what it drew when the state was taken: see :class:`Opened`."""
         indices = iter(self._sampler)
-        if self._is_opened and "torch_global" in restored and encode_generator(None) != restored["torch_global"]:
+        if self._seeds_between and "torch_global" in restored and encode_generator(None) != restored["torch_global"]:
             draw_torch_seed(None)
         return indices
 
@@ -330,8 +331,8 @@ class ReplayPlan(IndexPlan):
 class ReplayBatchPlan(ReplayPlan):
     """As :class:`ReplayPlan`, of anything that gives lists of indices."""
 
-    def __init__(self, batch_sampler: Iterable[Any], keeps: bool, own: SamplerState, is_opened: bool) -> None:
-        super().__init__(batch_sampler, 1, False, 0, 1, keeps, own, is_opened)
+    def __init__(self, batch_sampler: Iterable[Any], keeps: bool, own: SamplerState, seeds_between: bool) -> None:
+        super().__init__(batch_sampler, 1, False, 0, 1, keeps, own, seeds_between)
 
     def _checked(self, group: list[Any]) -> Indices:
         indices = group[0]
