@@ -419,12 +419,10 @@ HEADRACE_REGISTER_OPS(exponentials) {
 HEADRACE_REGISTER_OPS(trigonometry) {
   Register("sin", "The sine", OfAngles{0}, Needs::kX, OfAngles{1});
   Register("cos", "The cosine", OfAngles{1}, Needs::kX, OfAngles{2});
-  Register(
-      "asin", "The arc whose sine is X", [](auto x, auto) { return std::asin(x); }, Needs::kX,
-      [](auto x, auto) { return 1 / std::sqrt(1 - x * x); });
-  Register(
-      "acos", "The arc whose cosine is X", [](auto x, auto) { return std::acos(x); }, Needs::kX,
-      [](auto x, auto) { return -1 / std::sqrt(1 - x * x); });
+  Register("asin", "The arc whose sine is X", OfVectors{[](const auto& x, auto) { return ChunkArcSine(x); }}, Needs::kX,
+           [](auto x, auto) { return 1 / std::sqrt(1 - x * x); });
+  Register("acos", "The arc whose cosine is X", OfVectors{[](const auto& x, auto) { return ChunkArcCosine(x); }},
+           Needs::kX, [](auto x, auto) { return -1 / std::sqrt(1 - x * x); });
   Register("atan", "The arc whose tangent is X", OfVectors{[](const auto& x, auto) { return ChunkArcTangent(x); }},
            Needs::kX, [](auto x, auto) { return 1 / (1 + x * x); });
   Register("erf", "The error function", OfVectors{[](const auto& x, auto) { return ChunkErf(x); }}, Needs::kX,

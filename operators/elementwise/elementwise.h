@@ -16,12 +16,13 @@ namespace headrace::ops {
 
 // The dims of Y as they lie under those of X: Y's, with ones on both sides. Throws InvalidArgument if they do not fit.
 // Where both have dims that only the run knows, both hang on what is fed, whose extents may differ from those declared:
-// then only the run compares them. `x_name` and `y_name` are the slots in the messages.
+// then only the run compares them. Where they are the same, `axis` makes no difference, as in Fluid. `x_name` and
+// `y_name` are the slots in the messages.
 inline DDim AlignY(const DDim& x, const DDim& y, int32_t axis, const char* x_name = "X", const char* y_name = "Y") {
   HR_ENFORCE(y.size() <= x.size(), InvalidArgument, "input ", y_name, ": expected no more dimensions than ", x_name,
              " of dims ", ToString(x), " has, got dims ", ToString(y));
   HR_ENFORCE(axis >= -1, InvalidArgument, "attribute axis: expected -1 or a dimension of ", x_name, ", got ", axis);
-  const size_t begin = axis == -1 ? x.size() - y.size() : static_cast<size_t>(axis);
+  const size_t begin = axis == -1 || x == y ? x.size() - y.size() : static_cast<size_t>(axis);
   size_t rank = y.size();
   while (rank > 0 && y[rank - 1] == 1) {
     --rank;

@@ -1,6 +1,5 @@
 // cross_entropy, cross_entropy2: the loss of predicted probabilities.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "operators/loss/labels.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/sigmoid.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -33,7 +33,7 @@ void CrossEntropyKernel(const ExecutionContext& ctx) {
     ParallelFor(s.rows, RowsPerBlock(16 * s.cols), [=](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         y[r] = -SumOf<T>(s.cols, [first = r * s.cols, x, label](int64_t c) {
-          return label[first + c] * std::log(Tolerable(x[first + c]));
+          return label[first + c] * Log(Tolerable(x[first + c]));
         });
       }
     });
@@ -41,7 +41,7 @@ void CrossEntropyKernel(const ExecutionContext& ctx) {
     const HardLabels labels(ctx, s.cols);
     for (int64_t r = 0; r < s.rows; ++r, x += s.cols) {
       const int64_t label = labels[r];
-      y[r] = label < 0 ? T(0) : -std::log(Tolerable(x[label]));
+      y[r] = label < 0 ? T(0) : -Log(Tolerable(x[label]));
     }
   }
 }
@@ -86,7 +86,7 @@ void CrossEntropy2Kernel(const ExecutionContext& ctx) {
   for (int64_t r = 0; r < s.rows; ++r, x += s.cols) {
     const int64_t label = labels[r];
     match[r] = label < 0 ? T(0) : x[label];
-    y[r] = label < 0 ? T(0) : -std::log(Tolerable(x[label]));
+    y[r] = label < 0 ? T(0) : -Log(Tolerable(x[label]));
   }
 }
 

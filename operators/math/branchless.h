@@ -1,11 +1,11 @@
-// The exponential function, its relatives, the logarithm, the error function, the sine and the arc tangent of a float,
-// as arithmetic without branches or calls, which compilers vectorise: each element by the same instructions, in a
-// vector or alone, so with the same bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except
-// NormalDistribution's; smaller ones are 0, except those of ExpLinear, Erf, SineWithin and ArcTangent, which may be
-// subnormal.
+// The exponential function, its relatives, the logarithm, the error function, the sine and the arc functions of a
+// float, as arithmetic without branches or calls, which compilers vectorise: each element by the same instructions, in
+// a vector or alone, so with the same bits. NaN gives NaN. Relative errors of normal results are at most 3e-7, except
+// NormalDistribution's; smaller ones are 0, except those of ExpLinear, Erf, SineWithin, ArcSine and ArcTangent, which
+// may be subnormal.
 //
-// The reductions and the polynomials of Exp, Log and ArcTangent are those of S. L. Moshier's Cephes library (expf,
-// logf, atanf); that of Log1p is a minimax fit.
+// The reductions and the polynomials of Exp, Log, ArcSine and ArcTangent are those of S. L. Moshier's Cephes library
+// (expf, logf, asinf, atanf); that of Log1p is a minimax fit.
 #pragma once
 
 #include <bit>
@@ -187,6 +187,34 @@ inline float ArcTangent(float x) {
   p = MultiplyAdd(p, square, -3.33329491539e-1F);
   const float arc = missing + MultiplyAdd(p * square, rest, rest);
   return std::bit_cast<float>(BitsOf(arc) | SignOf(x));
+}
+
+// The arc sine of |x|, of |x| up to ½; of more, that of √((1 − |x|) / 2), which is half of the arc cosine of |x|.
+inline float ArcSineOfSmaller(float magnitude) {
+  const bool is_small = magnitude <= 0.5F;
+  const float square = is_small ? magnitude * magnitude : 0.5F * (1.0F - magnitude);
+  const float small = is_small ? magnitude : std::sqrt(square);
+  float p = 4.2163199048e-2F;
+  p = MultiplyAdd(p, square, 2.4181311049e-2F);
+  p = MultiplyAdd(p, square, 4.5470025998e-2F);
+  p = MultiplyAdd(p, square, 7.4953002686e-2F);
+  p = MultiplyAdd(p, square, 1.6666752422e-1F);
+  return MultiplyAdd(p * square, small, small);
+}
+
+// NaN beyond ±1, and likewise the arc cosine.
+inline float ArcSine(float x) {
+  const float magnitude = std::bit_cast<float>(MagnitudeOf(x));
+  const float arc = ArcSineOfSmaller(magnitude);
+  const float of_magnitude = magnitude > 0.5F ? 0x1.921fb6p+0F - 2.0F * arc : arc;
+  return std::bit_cast<float>(BitsOf(of_magnitude) | SignOf(x));
+}
+inline float ArcCosine(float x) {
+  const float magnitude = std::bit_cast<float>(MagnitudeOf(x));
+  const float arc = ArcSineOfSmaller(magnitude);
+  const float of_large = x > 0 ? 2.0F * arc : 0x1.921fb6p+1F - 2.0F * arc;
+  const float of_small = 0x1.921fb6p+0F - (x > 0 ? arc : -arc);
+  return magnitude > 0.5F ? of_large : of_small;
 }
 
 // The sine, or the cosine with one quarter of a turn more, or minus the sine with two, for |x| <= kLargestAngle, where

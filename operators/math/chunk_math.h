@@ -141,6 +141,12 @@ inline Chunk<double> ChunkExpLinear(const Chunk<double>& x) {
   return ForEachElement([](double v, double e) { return v < 0 ? e : v; }, x, exp);
 }
 
+// The arc sine and the arc cosine.
+inline float ChunkArcSine(float x) { return branchless::ArcSine(x); }
+inline Chunk<double> ChunkArcSine(const Chunk<double>& x) { return x.asin(); }
+inline float ChunkArcCosine(float x) { return branchless::ArcCosine(x); }
+inline Chunk<double> ChunkArcCosine(const Chunk<double>& x) { return x.acos(); }
+
 // The arc tangent.
 inline float ChunkArcTangent(float x) { return branchless::ArcTangent(x); }
 inline Chunk<double> ChunkArcTangent(const Chunk<double>& x) { return x.atan(); }

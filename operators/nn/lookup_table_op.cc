@@ -81,11 +81,16 @@ void LookupGradKernel(const ExecutionContext& ctx) {
   const int64_t width = w_grad->dims()[1];
   T* dw = w_grad->mutable_data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  std::fill_n(dw, w_grad->numel(), T(0));
-  ForEachId(ctx, [=](int64_t i, int64_t id) {
-    for (int64_t c = 0; c < width; ++c) {
-      dw[id * width + c] += d[i * width + c];
-    }
+  const int64_t rows = w_grad->dims()[0];
+  // Each thread goes through all ids, for rows of its own.
+  const int64_t grain = std::max(RowsPerBlock(width), (rows + PoolThreads() - 1) / PoolThreads());
+  ParallelFor(rows, grain, [=, &ctx](int64_t begin, int64_t end) {
+    std::fill_n(dw + begin * width, (end - begin) * width, T(0));
+    ForEachId(ctx, [=](int64_t i, int64_t id) {
+      for (int64_t c = 0; begin <= id && id < end && c < width; ++c) {
+        dw[id * width + c] += d[i * width + c];
+      }
+    });
   });
 }
 
@@ -94,7 +99,7 @@ void LookupGradKernel(const ExecutionContext& ctx) {
 template <bool kColumn>
 DDim LookupDims(const InferShapeContext& ctx) {
   EnforceRank(ctx, "W", 2);
-  EnforceRankAtLeast(ctx, "Ids", kColumn ? 2 : 1);
+  EnforceRankAtLeast(ctx, "Ids", 1);
   EnforceNumbers(ctx, "Ids");
   const DDim w = ctx.InputDim("W");
   DDim dims = ctx.InputDim("Ids");

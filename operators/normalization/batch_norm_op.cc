@@ -246,6 +246,14 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
 
+  if (!running && s.count == 1) {
+    std::copy_n(x, x_tensor.numel(), y);
+    std::copy_n(mean, s.channels, mean_out);
+    std::copy_n(variance, s.channels, variance_out);
+    std::fill_n(saved_mean, s.channels, T(0));
+    std::fill_n(saved_inverse, s.channels, T(0));
+    return;
+  }
   // Writes what is known of channel c and gives what its elements are multiplied by.
   const auto finish = [=](int64_t c, double channel_mean, double channel_variance) {
     const auto m = static_cast<T>(channel_mean);
@@ -317,6 +325,12 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
   const T* saved_mean = ctx.Input("SavedMean").data<T>();
   const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
 
+  if (!running && s.count == 1) {
+    std::copy_n(dy, dx == nullptr ? 0 : x_tensor.numel(), dx);
+    std::fill_n(dscale, dscale == nullptr ? 0 : s.channels, T(0));
+    std::fill_n(dbias, dbias == nullptr ? 0 : s.channels, T(0));
+    return;
+  }
   // Writes the gradients of Scale and Bias for channel c, whose sums are Σ dy and Σ dy · h.
   const auto finish = [=](int64_t c, double sum, double dot) {
     if (dbias != nullptr) {
@@ -416,7 +430,8 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
 HEADRACE_REGISTER_OP(batch_norm)
     .Comment(
         "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, by channel; mean and variance (with divisor N) are "
-        "those of the batch.")
+        "those of the batch. A batch with one element for each channel stays as it is, and so do the running "
+        "statistics.")
     .Input("X", "[N, C, ...], or [N, ..., C]")
     .Input("Scale", "[C]")
     .Input("Bias", "[C]")

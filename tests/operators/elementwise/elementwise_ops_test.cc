@@ -159,6 +159,12 @@ TEST(Elementwise, PropagatesUnknownDims) {
   EXPECT_EQ(test.InferredDims("Out"), (DDim{-1, 6, -1, -1}));
 }
 
+TEST(Elementwise, DoesNotLookAtTheAxisOfTheSameDims) {
+  OpTest test("elementwise_add");
+  test.In<float>("X", {2, 2}, {1, 2, 3, 4}).In<float>("Y", {2, 2}, {5, 6, 7, 8}).Out("Out").Attr("axis", 1).Run();
+  EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{6, 8, 10, 12}));
+}
+
 TEST(Elementwise, RefusesAYThatDoesNotFit) {
   OpTest extent("elementwise_add");
   extent.In<float>("X", {2, 3}, std::vector<float>(6)).In<float>("Y", {2}, {1, 2}).Out("Out");
@@ -168,10 +174,13 @@ TEST(Elementwise, RefusesAYThatDoesNotFit) {
   ExpectRunThrows<InvalidArgument>(rank, "Y", "[1, 3]", "[3]");
   OpTest axis("elementwise_add");
   axis.In<float>("X", {2, 3}, std::vector<float>(6))
-      .In<float>("Y", {2, 3}, std::vector<float>(6))
+      .In<float>("Y", {3, 1, 3}, std::vector<float>(9))
       .Out("Out")
       .Attr("axis", 1);
-  ExpectRunThrows<InvalidArgument>(axis, "axis", "1", "[2, 3]");
+  ExpectRunThrows<InvalidArgument>(axis, "Y", "[3, 1, 3]", "[2, 3]");
+  OpTest end("elementwise_add");
+  end.In<float>("X", {2, 3}, std::vector<float>(6)).In<float>("Y", {3, 2}, std::vector<float>(6)).Out("Out");
+  ExpectRunThrows<InvalidArgument>(end.Attr("axis", 1), "axis", "1", "[2, 3]");
   OpTest type("elementwise_add");
   type.In<float>("X", {1}, {1}).In<int32_t>("Y", {1}, {1}).Out("Out");
   ExpectRunThrows<TypeMismatch>(type, "Y", "float32", "int32");

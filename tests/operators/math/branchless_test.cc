@@ -65,6 +65,31 @@ TEST(Branchless, SinesOfLargeAnglesAreExactEnough) {
   }
 }
 
+TEST(Branchless, ArcsOfAllSinesAreExactEnough) {
+  const auto check = [](float x) {
+    const double sine = std::asin(static_cast<double>(x));
+    const double cosine = std::acos(static_cast<double>(x));
+    ASSERT_NEAR(branchless::ArcSine(x), sine, 3e-7 * std::abs(sine)) << x;
+    ASSERT_NEAR(branchless::ArcCosine(x), cosine, 3e-7 * std::abs(cosine)) << x;
+  };
+  for (int i = -1'000'000; i <= 1'000'000; ++i) {
+    check(1e-6F * static_cast<float>(i));
+  }
+  for (float x = 1; x > 0.9999F; x = std::nextafter(x, 0.0F)) {
+    check(x);
+    check(-x);
+  }
+  for (float x = 1; x > 1e-37F; x *= 0.9F) {
+    check(x);
+    check(-x);
+  }
+  EXPECT_TRUE(std::signbit(branchless::ArcSine(-0.0F)));
+  for (const float x : {1.0000001F, -1.0000001F, 2.0F, kInfinity, -kInfinity, kNaN}) {
+    EXPECT_TRUE(std::isnan(branchless::ArcSine(x))) << x;
+    EXPECT_TRUE(std::isnan(branchless::ArcCosine(x))) << x;
+  }
+}
+
 TEST(Branchless, LogarithmsOfAllMagnitudesAreExactEnough) {
   const auto check = [](float x) {
     const double exact = std::log(static_cast<double>(x));

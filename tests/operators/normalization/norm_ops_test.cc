@@ -49,6 +49,19 @@ TEST_P(BatchNormOfShape, HasItsGradient) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, BatchNormOfShape, testing::Values(DDim{5, 3}, DDim{3, 2, 2, 3}, DDim{4, 1, 5}));
 
+// There is no variance to divide by: as in Fluid, nothing happens.
+TEST(BatchNormOperator, LeavesABatchOfOneElementForEachChannelAsItIs) {
+  OpTest test = BatchNorm({1, 3});
+  test.Run();
+  EXPECT_EQ(test.Get<double>("Y"), Numbers(3, -1, 2, 1));
+  EXPECT_EQ(test.Get<double>("MeanOut"), Numbers(3, -1, 1, 4));
+  EXPECT_EQ(test.Get<double>("VarianceOut"), Numbers(3, 0.5, 2, 5));
+  BatchNorm({1, 3}).CheckGradient({"X", "Scale", "Bias"}, {"Y"}, 1e-6);
+  OpTest trained = BatchNorm({1, 3}, true);
+  trained.Run();
+  EXPECT_NE(trained.Get<double>("Y"), Numbers(3, -1, 2, 1));
+}
+
 TEST(BatchNormOperator, MovesTheRunningStatisticsInPlace) {
   OpTest test("batch_norm");
   test.In<float>("X", {2, 1}, {1, 3}).In<float>("Scale", {1}, {1}).In<float>("Bias", {1}, {0});

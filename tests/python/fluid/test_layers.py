@@ -590,6 +590,9 @@ def test_embedding() -> None:
     np.testing.assert_array_equal(got[:2], table[[1, 0]])
     np.testing.assert_array_equal(got[2], np.zeros(3))
     np.testing.assert_allclose(by_table[:, 0], np.array([1, 2, 0, 0, 0]) / 12, rtol=1e-6)
+    row = fluid.layers.embedding(constant(np.array([3])), [5, 3], param_attr="table")
+    assert row.shape == (3,)
+    np.testing.assert_array_equal(run(row)[0], parameter("table")[3])
 
 
 def test_layout() -> None:
