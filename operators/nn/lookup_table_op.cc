@@ -87,8 +87,10 @@ void LookupGradKernel(const ExecutionContext& ctx) {
   ParallelFor(rows, grain, [=, &ctx](int64_t begin, int64_t end) {
     std::fill_n(dw + begin * width, (end - begin) * width, T(0));
     ForEachId(ctx, [=](int64_t i, int64_t id) {
-      for (int64_t c = 0; begin <= id && id < end && c < width; ++c) {
-        dw[id * width + c] += d[i * width + c];
+      if (begin <= id && id < end) {
+        for (int64_t c = 0; c < width; ++c) {
+          dw[id * width + c] += d[i * width + c];
+        }
       }
     });
   });
