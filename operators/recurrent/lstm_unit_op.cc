@@ -35,7 +35,7 @@ struct Gates {
 
 // Calls visit(row, first element, number of elements) for parts of rows, from several threads.
 template <typename T, typename Visit>
-void ForEachPart(int64_t rows, int64_t width, const Visit& visit) {
+void ForEachPartOfRows(int64_t rows, int64_t width, const Visit& visit) {
   ParallelFor(rows, RowsPerBlock(64 * width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < width; i += Gates<T>::kMost) {
@@ -54,7 +54,7 @@ void LstmUnitKernel(const ExecutionContext& ctx) {
   T* h = ctx.Output("H")->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const T* before = before_tensor.data<T>();
-  ForEachPart<T>(before_tensor.dims()[0], width, [=](int64_t r, int64_t first, int64_t n) {
+  ForEachPartOfRows<T>(before_tensor.dims()[0], width, [=](int64_t r, int64_t first, int64_t n) {
     const Gates<T> g(x + r * 4 * width + first, width, n, forget_bias);
     const int64_t at = r * width + first;
     T tanh_c[Gates<T>::kMost];
@@ -80,7 +80,7 @@ void LstmUnitGradKernel(const ExecutionContext& ctx) {
   const T* c = ctx.Input("C").data<T>();
   const T* dc = ElementsOrNull<T>(ctx, "C@GRAD");
   const T* dh = ElementsOrNull<T>(ctx, "H@GRAD");
-  ForEachPart<T>(before_tensor.dims()[0], width, [=](int64_t r, int64_t first, int64_t n) {
+  ForEachPartOfRows<T>(before_tensor.dims()[0], width, [=](int64_t r, int64_t first, int64_t n) {
     const Gates<T> g(x + r * 4 * width + first, width, n, forget_bias);
     T tanh_c[Gates<T>::kMost];
     VectorTanh(n, c + r * width + first, tanh_c);
