@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
@@ -13,18 +14,20 @@ namespace {
 // The dimension of the channels.
 size_t ChannelAxis(const AttributeIndex& op) { return op.Attr<int32_t>("axis") == 1 ? 1 : 3; }
 
-// Calls visit(first element of a group in X, of its map in Out, elements of a channel) for each group. The channels of
-// an image follow each other; those of a pixel if they are the last dimension.
+// Calls visit(first element of a group in X, of its map in Out, elements of a channel) for each group, from several
+// threads. The channels of an image follow each other; those of a pixel if they are the last dimension.
 template <typename Visit>
-void ForEachGroup(const ExecutionContext& ctx, Visit&& visit) {
+void ForEachGroup(const ExecutionContext& ctx, const Visit& visit) {
   const DDim& x = ctx.Input("X").dims();
   const int64_t groups = ctx.Attr<int32_t>("groups");
   const size_t axis = ChannelAxis(ctx.attrs());
   const int64_t size = Numel(x, axis + 1, x.size());
   const int64_t maps = Numel(x, 0, axis) * (x[axis] / groups);
-  for (int64_t map = 0; map < maps; ++map) {
-    visit(map * groups * size, map * size, size);
-  }
+  ParallelFor(maps, RowsPerBlock(groups * size), [=, &visit](int64_t begin, int64_t end) {
+    for (int64_t map = begin; map < end; ++map) {
+      visit(map * groups * size, map * size, size);
+    }
+  });
 }
 
 template <typename T>

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/tensor/visit_type.h"
 
 namespace headrace::ops {
@@ -62,20 +64,22 @@ T Narrow(Wide value) {
 template <typename Wide>
 void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
   constexpr int64_t kBlock = 1024;
-  Wide block[kBlock];
   void* to = out->mutable_data(type);
   const void* from = x.raw_data();
-  for (int64_t begin = 0; begin < x.numel(); begin += kBlock) {
-    const int64_t n = std::min(kBlock, x.numel() - begin);
-    VisitEveryType(x.dtype(), [&](auto tag) {
-      const auto* source = static_cast<const decltype(tag)*>(from) + begin;
-      std::transform(source, source + n, block, [](auto value) { return Widen<Wide>(value); });
-    });
-    VisitEveryType(type, [&](auto tag) {
-      using T = decltype(tag);
-      std::transform(block, block + n, static_cast<T*>(to) + begin, [](Wide value) { return Narrow<T>(value); });
-    });
-  }
+  ParallelFor(x.numel(), kElementsPerBlock, [=, &x](int64_t first, int64_t end) {
+    Wide block[kBlock];
+    for (int64_t begin = first; begin < end; begin += kBlock) {
+      const int64_t n = std::min(kBlock, end - begin);
+      VisitEveryType(x.dtype(), [&](auto tag) {
+        const auto* source = static_cast<const decltype(tag)*>(from) + begin;
+        std::transform(source, source + n, block, [](auto value) { return Widen<Wide>(value); });
+      });
+      VisitEveryType(type, [&](auto tag) {
+        using T = decltype(tag);
+        std::transform(block, block + n, static_cast<T*>(to) + begin, [](Wide value) { return Narrow<T>(value); });
+      });
+    }
+  });
 }
 
 bool IsFloating(DataType type) {

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/row_merge.h"
 
@@ -37,9 +39,11 @@ void ClipKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const auto low = static_cast<T>(ctx.Attr<double>("min"));
   const auto high = static_cast<T>(ctx.Attr<double>("max"));
-  for (int64_t i = 0, n = out_tensor->numel(); i < n; ++i) {
-    out[i] = x[i] < low ? low : x[i] > high ? high : x[i];
-  }
+  ParallelFor(out_tensor->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      out[i] = x[i] < low ? low : x[i] > high ? high : x[i];
+    }
+  });
 }
 
 template <typename T>
@@ -50,9 +54,11 @@ void ClipGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const auto low = static_cast<T>(ctx.Attr<double>("min"));
   const auto high = static_cast<T>(ctx.Attr<double>("max"));
-  for (int64_t i = 0, n = x_grad->numel(); i < n; ++i) {
-    dx[i] = low < x[i] && x[i] < high ? d[i] : T(0);
-  }
+  ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      dx[i] = low < x[i] && x[i] < high ? d[i] : T(0);
+    }
+  });
 }
 
 void InferLikeX(InferShapeContext& ctx) {

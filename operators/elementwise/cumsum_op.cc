@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
@@ -17,20 +18,21 @@ void CumsumKernel(const ExecutionContext& ctx) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  const auto [outer, extent, inner] = AxisSize(dims, axis);
+  const AxisSize size(dims, axis);
   const bool exclusive = ctx.Attr<bool>("exclusive");
   const bool reverse = ctx.Attr<bool>("reverse");
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) {
+  ParallelFor(size.outer * size.inner, RowsPerBlock(size.extent), [=](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t first = line / size.inner * size.extent * size.inner + line % size.inner;
       Wrapping<T> sum = 0;
-      for (int64_t a = 0; a < extent; ++a) {
-        const int64_t at = (o * extent + (reverse ? extent - 1 - a : a)) * inner + i;
+      for (int64_t a = 0; a < size.extent; ++a) {
+        const int64_t at = first + (reverse ? size.extent - 1 - a : a) * size.inner;
         const auto value = static_cast<Wrapping<T>>(x[at]);
         out[at] = static_cast<T>(exclusive ? sum : sum + value);
         sum += value;
       }
     }
-  }
+  });
 }
 
 // The sums of the gradients that follow: the same, the other way round.

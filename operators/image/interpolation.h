@@ -9,9 +9,11 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/op_args.h"
 #include "operators/common/shape_inference.h"
 #include "operators/convolution/window.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
 
 namespace headrace::ops {
@@ -86,7 +88,8 @@ struct InterpolationPlan {
     in_volume = in.Volume();
   }
 
-  // Calls visit(place in the input, place in the result, PixelWeights<T>) for all that count.
+  // Calls visit(place in the input, place in the result, PixelWeights<T>) for all that count, from several threads,
+  // each of which has images of its own.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     if (channels == 1) {
@@ -98,7 +101,14 @@ struct InterpolationPlan {
 
   template <typename Channels, typename Visit>
   void ForEachOf(Channels n, const Visit& visit) const {
-    int64_t at = 0;
+    const auto volume = static_cast<int64_t>(planes.size() * rows.size() * cols.size()) * n;  // of the result
+    ParallelFor(images, RowsPerBlock(16 * volume),
+                [&](int64_t begin, int64_t end) { ForEachOfImages(n, begin, end, begin * volume, visit); });
+  }
+
+  // Of images [begin, end), of which the first has place `at` in the result.
+  template <typename Channels, typename Visit>
+  void ForEachOfImages(Channels n, int64_t begin, int64_t end, int64_t at, const Visit& visit) const {
     const auto visit_all = [&](int64_t from, const PixelWeights<T>& weights) {
       for (int64_t c = 0; c < n; ++c) {
         visit(from * n + c, at + c, weights);
@@ -126,7 +136,7 @@ struct InterpolationPlan {
         visit_all(low + x.low, {share, T(1), T(1)});
       }
     };
-    for (int64_t image = 0; image < images; ++image) {
+    for (int64_t image = begin; image < end; ++image) {
       const int64_t base = image * in_volume;
       for (const PixelSource& z : planes) {
         for (const PixelSource& y : rows) {

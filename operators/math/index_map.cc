@@ -31,7 +31,8 @@ IndexMap::Plan IndexMap::MakePlan() const {
   }
   Plan plan;
   if (walked == 0) {
-    plan.segments.push_back({0, run});
+    plan.segments.push_back({0, 0, run});
+    plan.row = run;
     return plan;
   }
   // So do neighbours in the dimension before.
@@ -42,13 +43,15 @@ IndexMap::Plan IndexMap::MakePlan() const {
     if (continues) {
       last->n += run;
     } else {
-      plan.segments.push_back({from < 0 ? -1 : from * run, run});
+      plan.segments.push_back({plan.row, from < 0 ? -1 : from * run, run});
     }
+    plan.row += run;
   }
   plan.outer.resize(walked - 1);
   int64_t stride = run * from_dims_[walked - 1];
   for (size_t d = walked - 1; d-- > 0;) {
     plan.outer[d] = stride;
+    plan.rows *= to_dims_[d];
     stride *= from_dims_[d];
   }
   return plan;
@@ -58,7 +61,7 @@ void IndexMap::Move(const LoDTensor& x, LoDTensor* out, const void* fill) const 
   const size_t size = SizeOf(x.dtype());
   auto* to = static_cast<std::byte*>(out->mutable_data(x.dtype()));
   const auto* from = static_cast<const std::byte*>(x.raw_data());
-  ForEachRun([=](int64_t at, int64_t from_at, int64_t n) {
+  ForEachRunInParallel([=](int64_t at, int64_t from_at, int64_t n) {
     std::byte* run = to + static_cast<size_t>(at) * size;
     const size_t bytes = static_cast<size_t>(n) * size;
     if (from_at >= 0) {

@@ -8,6 +8,8 @@
 #include "framework/ddim.h"
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
+#include "framework/thread_pool.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -32,33 +34,29 @@ class IndexMap {
   // Calls visit(to, from, n) for each run of n elements that lie side by side in both tensors; `from` is -1 for those
   // that come from nowhere. In the order of `to`.
   template <typename Visit>
-  void ForEachRun(Visit&& visit) const {
+  void ForEachRun(const Visit& visit) const {
+    if (!Empty(to_dims_)) {
+      const Plan plan = MakePlan();
+      ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), visit);
+    }
+  }
+
+  // The same, from several threads, in any order.
+  template <typename Visit>
+  void ForEachRunInParallel(const Visit& visit) const {
     if (Empty(to_dims_)) {
       return;
     }
     const Plan plan = MakePlan();
-    PoolVector<size_t> index(plan.outer.size(), 0);
-    int64_t at = 0;
-    for (;;) {
-      int64_t base = 0;
-      bool inside = true;
-      for (size_t d = 0; d < index.size(); ++d) {
-        const int64_t from = maps_[d][index[d]];
-        inside = inside && from >= 0;
-        base += from * plan.outer[d];
-      }
-      for (const Segment& segment : plan.segments) {
-        visit(at, inside && segment.from >= 0 ? base + segment.from : -1, segment.n);
-        at += segment.n;
-      }
-      size_t d = index.size();
-      for (; d > 0 && ++index[d - 1] == maps_[d - 1].size(); --d) {
-        index[d - 1] = 0;
-      }
-      if (d == 0) {
-        return;
-      }
+    if (plan.rows > 1) {
+      ParallelFor(plan.rows, RowsPerBlock(plan.row),
+                  [&](int64_t begin, int64_t end) { ForEachRunOf(plan, begin, end, 0, plan.segments.size(), visit); });
+      return;
     }
+    const auto segments = static_cast<int64_t>(plan.segments.size());
+    ParallelFor(segments, RowsPerBlock(plan.row / segments), [&](int64_t begin, int64_t end) {
+      ForEachRunOf(plan, 0, 1, static_cast<size_t>(begin), static_cast<size_t>(end), visit);
+    });
   }
 
   // Fills `out`, which has its dims, with the elements of `x`, and with `fill` (an element of x's dtype, zero if
@@ -72,13 +70,37 @@ class IndexMap {
 
  private:
   struct Segment {
+    int64_t to;
     int64_t from;
     int64_t n;
   };
   struct Plan {
     PoolVector<int64_t> outer;     // strides in `from` of the dimensions that are walked over one by one
     PoolVector<Segment> segments;  // of what is left
+    int64_t rows = 1;              // combinations of indices of the outer dimensions
+    int64_t row = 0;               // elements of all segments
   };
+
+  // ForEachRun for rows [begin, end) and these segments of each.
+  template <typename Visit>
+  void ForEachRunOf(const Plan& plan, int64_t begin, int64_t end, size_t first, size_t last, const Visit& visit) const {
+    for (int64_t r = begin; r < end; ++r) {
+      int64_t base = 0;
+      bool inside = true;
+      int64_t rest = r;
+      for (size_t d = plan.outer.size(); d-- > 0;) {
+        const auto extent = static_cast<int64_t>(maps_[d].size());
+        const int64_t from = maps_[d][static_cast<size_t>(rest % extent)];
+        rest /= extent;
+        inside = inside && from >= 0;
+        base += from * plan.outer[d];
+      }
+      for (size_t k = first; k < last; ++k) {
+        const Segment& segment = plan.segments[k];
+        visit(r * plan.row + segment.to, inside && segment.from >= 0 ? base + segment.from : -1, segment.n);
+      }
+    }
+  }
 
   static bool Empty(const DDim& dims);
   Plan MakePlan() const;

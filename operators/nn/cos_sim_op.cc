@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/tensor_size.h"
 
@@ -33,15 +35,20 @@ void CosSimKernel(const ExecutionContext& ctx) {
   T* y_norm = y_norm_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const T* y = ctx.Input("Y").data<T>();
-  for (int64_t r = 0; r < y_norm_tensor->numel(); ++r) {
-    y_norm[r] = Norm(s.width, y + r * s.width);
-  }
-  for (int64_t r = 0; r < s.rows; ++r) {
-    const T* x_row = x + r * s.width;
-    const T* y_row = y + r * s.step * s.width;
-    x_norm[r] = Norm(s.width, x_row);
-    out[r] = SumOf<T>(s.width, [=](int64_t i) { return x_row[i] * y_row[i]; }) / (x_norm[r] * y_norm[r * s.step]);
-  }
+  const int64_t grain = RowsPerBlock(4 * s.width);
+  ParallelFor(y_norm_tensor->numel(), grain, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      y_norm[r] = Norm(s.width, y + r * s.width);
+    }
+  });
+  ParallelFor(s.rows, grain, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* x_row = x + r * s.width;
+      const T* y_row = y + r * s.step * s.width;
+      x_norm[r] = Norm(s.width, x_row);
+      out[r] = SumOf<T>(s.width, [=](int64_t i) { return x_row[i] * y_row[i]; }) / (x_norm[r] * y_norm[r * s.step]);
+    }
+  });
 }
 
 // d(out) / dx = y / (|x| |y|) − out · x / |x|², and likewise by y.

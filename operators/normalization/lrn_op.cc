@@ -5,7 +5,9 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
 #include "operators/math/tensor_size.h"
 
@@ -41,23 +43,25 @@ void LrnKernel(const ExecutionContext& ctx) {
   const auto beta = static_cast<T>(ctx.Attr<double>("beta"));
   T* out = ctx.Output("Out")->mutable_data<T>();
   T* mid = ctx.Output("MidOut")->mutable_data<T>();
-  const T* image = ctx.Input("X").data<T>();
-  for (int64_t i = 0; i < s.images; ++i, image += s.channels * s.pixels) {
-    for (int64_t c = 0; c < s.channels; ++c, mid += s.pixels, out += s.pixels) {
-      std::fill_n(mid, s.pixels, T(0));
+  const T* x = ctx.Input("X").data<T>();
+  ParallelFor(s.images * s.channels, RowsPerBlock((32 + s.n) * s.pixels), [=](int64_t begin, int64_t end) {
+    for (int64_t map = begin; map < end; ++map) {
+      const int64_t c = map % s.channels;
+      const T* image = x + (map - c) * s.pixels;
+      T* to_mid = mid + map * s.pixels;
+      std::fill_n(to_mid, s.pixels, T(0));
       for (int64_t other = s.First(c); other <= s.Last(c); ++other) {
-        const T* x = image + other * s.pixels;
+        const T* channel = image + other * s.pixels;
         for (int64_t p = 0; p < s.pixels; ++p) {
-          mid[p] += x[p] * x[p];
+          to_mid[p] += channel[p] * channel[p];
         }
       }
-      const T* x = image + c * s.pixels;
       for (int64_t p = 0; p < s.pixels; ++p) {
-        mid[p] = k + alpha * mid[p];
-        out[p] = x[p] * std::pow(mid[p], -beta);
+        to_mid[p] = k + alpha * to_mid[p];
+        out[map * s.pixels + p] = x[map * s.pixels + p] * std::pow(to_mid[p], -beta);
       }
     }
-  }
+  });
 }
 
 // dx = dy mid^-beta - 2 alpha beta x Σ dy' y' / mid', over the channels (') that x normalises.
@@ -68,30 +72,28 @@ void LrnGradKernel(const ExecutionContext& ctx) {
   const auto factor = static_cast<T>(2 * ctx.Attr<double>("alpha") * ctx.Attr<double>("beta"));
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
-  const T* out_image = ctx.Input("Out").data<T>();
-  const T* mid_image = ctx.Input("MidOut").data<T>();
-  const T* d_image = ctx.Input("Out@GRAD").data<T>();
+  const T* out = ctx.Input("Out").data<T>();
+  const T* mid = ctx.Input("MidOut").data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
   const int64_t after = s.n - 1 - s.before;
-  for (int64_t i = 0; i < s.images; ++i) {
-    for (int64_t c = 0; c < s.channels; ++c, x += s.pixels, dx += s.pixels) {
-      std::fill_n(dx, s.pixels, T(0));
+  ParallelFor(s.images * s.channels, RowsPerBlock((32 + s.n) * s.pixels), [=](int64_t begin, int64_t end) {
+    for (int64_t map = begin; map < end; ++map) {
+      const int64_t c = map % s.channels;
+      const int64_t first = map * s.pixels;
+      T* to = dx + first;
+      std::fill_n(to, s.pixels, T(0));
       const int64_t last = std::min(c + s.before, s.channels - 1);
       for (int64_t other = std::max<int64_t>(c - after, 0); other <= last; ++other) {
-        const int64_t at = other * s.pixels;
-        for (int64_t p = at; p < at + s.pixels; ++p) {
-          dx[p - at] += d_image[p] * out_image[p] / mid_image[p];
+        const int64_t at = (map - c + other) * s.pixels;
+        for (int64_t p = 0; p < s.pixels; ++p) {
+          to[p] += d[at + p] * out[at + p] / mid[at + p];
         }
       }
-      const T* mid = mid_image + c * s.pixels;
-      const T* d = d_image + c * s.pixels;
       for (int64_t p = 0; p < s.pixels; ++p) {
-        dx[p] = d[p] * std::pow(mid[p], -beta) - factor * x[p] * dx[p];
+        to[p] = d[first + p] * std::pow(mid[first + p], -beta) - factor * x[first + p] * to[p];
       }
     }
-    out_image += s.channels * s.pixels;
-    mid_image += s.channels * s.pixels;
-    d_image += s.channels * s.pixels;
-  }
+  });
 }
 
 OpRegistrar&& LrnAttrs(OpRegistrar&& op) {

@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/tensor_size.h"
 
@@ -49,17 +51,19 @@ OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
 
 // --- norm: along one dimension ---
 
-// Calls visit(first element, its place among the norms) for each vector; its elements are `inner` apart.
+// Calls visit(first element, its place among the norms) for each vector, from several threads; its elements are `inner`
+// apart.
 template <typename Visit>
-void ForEachVector(const DDim& dims, size_t axis, Visit&& visit) {
+void ForEachVector(const DDim& dims, size_t axis, const Visit& visit) {
   const int64_t extent = dims[axis];
   const int64_t inner = Numel(dims, axis + 1, dims.size());
   // Vectors without elements have norms, too.
-  for (int64_t o = 0, outer = inner == 0 ? 0 : Numel(dims, 0, axis); o < outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) {
-      visit(o * extent * inner + i, o * inner + i, inner);
+  const int64_t vectors = inner == 0 ? 0 : Numel(dims, 0, axis) * inner;
+  ParallelFor(vectors, RowsPerBlock(4 * extent), [=, &visit](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      visit(at / inner * extent * inner + at % inner, at, inner);
     }
-  }
+  });
 }
 
 template <typename T>

@@ -8,6 +8,7 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ranking.h"
@@ -43,20 +44,21 @@ void ArgExtremeKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const size_t axis = FrontAxis(ctx.Attr<int64_t>("axis"), dims.size(), "axis");
-  const auto [outer, extent, inner] = AxisSize(dims, axis);
+  const AxisSize size(dims, axis);
   const T* x = x_tensor.data<T>();
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
-  for (int64_t o = 0; o < outer; ++o, x += extent * inner, out += inner) {
-    for (int64_t i = 0; i < inner; ++i) {
+  ParallelFor(size.outer * size.inner, RowsPerBlock(size.extent), [=](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      const T* from = x + line / size.inner * size.extent * size.inner + line % size.inner;
       int64_t best = 0;
-      for (int64_t a = 1; a < extent; ++a) {
-        if (Ranks()(x[a * inner + i], x[best * inner + i])) {
+      for (int64_t a = 1; a < size.extent; ++a) {
+        if (Ranks()(from[a * size.inner], from[best * size.inner])) {
           best = a;
         }
       }
-      out[i] = best;
+      out[line] = best;
     }
-  }
+  });
 }
 
 void InferArgExtreme(InferShapeContext& ctx) {
@@ -100,12 +102,12 @@ void ArgsortKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  PoolVector<int64_t> order(static_cast<size_t>(size.outer == 0 ? 0 : size.extent));
-  for (int64_t o = 0; o < size.outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) {
-      const int64_t start = o * size.extent * inner + i;
+  const bool descending = ctx.Attr<bool>("descending");
+  ParallelFor(size.outer * inner, RowsPerBlock(16 * size.extent), [=](int64_t begin, int64_t end) {
+    PoolVector<int64_t> order(static_cast<size_t>(size.extent));
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t start = line / inner * size.extent * inner + line % inner;
       std::iota(order.begin(), order.end(), 0);
-      const bool descending = ctx.Attr<bool>("descending");
       std::sort(order.begin(), order.end(), [=](int64_t a, int64_t b) {
         const T first = x[start + a * inner];
         const T second = x[start + b * inner];
@@ -119,7 +121,7 @@ void ArgsortKernel(const ExecutionContext& ctx) {
         indices[start + a * inner] = from;
       }
     }
-  }
+  });
 }
 
 template <typename T>

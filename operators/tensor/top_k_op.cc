@@ -6,8 +6,10 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/op_args.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ranking.h"
 #include "operators/math/tensor_size.h"
 
@@ -28,22 +30,26 @@ DDim TopKDims(const OpArgs& args, const DDim& x) {
 template <typename T>
 void TopKKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const auto [rows, cols] = MatrixSize(x_tensor);
+  const MatrixSize size(x_tensor);
   const DDim dims = TopKDims(ctx, x_tensor.dims());
   const int64_t k = dims.back();
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->Resize(dims).template mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->Resize(dims).template mutable_data<int64_t>();
-  PoolVector<int64_t> order(static_cast<size_t>(rows == 0 ? 0 : cols));
-  for (int64_t r = 0; r < rows; ++r, x += cols, out += k, indices += k) {
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                      [x](int64_t a, int64_t b) { return Before(x[a], x[b]) || (!Before(x[b], x[a]) && a < b); });
-    for (int64_t i = 0; i < k; ++i) {
-      indices[i] = order[static_cast<size_t>(i)];
-      out[i] = x[indices[i]];
+  ParallelFor(size.rows, RowsPerBlock(4 * size.cols), [=](int64_t begin, int64_t end) {
+    PoolVector<int64_t> order(static_cast<size_t>(size.cols));
+    for (int64_t r = begin; r < end; ++r) {
+      const T* row = x + r * size.cols;
+      std::iota(order.begin(), order.end(), 0);
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), [row](int64_t a, int64_t b) {
+        return Before(row[a], row[b]) || (!Before(row[b], row[a]) && a < b);
+      });
+      for (int64_t i = 0; i < k; ++i) {
+        indices[r * k + i] = order[static_cast<size_t>(i)];
+        out[r * k + i] = row[indices[r * k + i]];
+      }
     }
-  }
+  });
 }
 
 template <typename T>
