@@ -101,13 +101,13 @@ inline float ExpLinear(float x) {
 // The natural logarithm: −infinity of 0, NaN of what is less.
 inline float Log(float x) {
   constexpr float kSmallest = std::numeric_limits<float>::min();
-  constexpr int32_t kRootOfHalf = 0x3f3504f3;  // the bits of √½
+  constexpr uint32_t kRootOfHalf = 0x3f3504f3;  // the bits of √½
   const bool is_subnormal = x < kSmallest;
-  const int32_t bits = BitsOf(is_subnormal ? x * 0x1p23F : x);
+  const auto bits = static_cast<uint32_t>(BitsOf(is_subnormal ? x * 0x1p23F : x));
   // x = 2^count · (1 + rest), with 1 + rest from √½ to √2
-  const int32_t steps = (bits - kRootOfHalf) >> 23;
+  const int32_t steps = static_cast<int32_t>(bits - kRootOfHalf) >> 23;
   const auto count = static_cast<float>(is_subnormal ? steps - 23 : steps);
-  const float rest = std::bit_cast<float>(bits - steps * (1 << 23)) - 1.0F;
+  const float rest = std::bit_cast<float>(bits - (static_cast<uint32_t>(steps) << 23)) - 1.0F;
   const float square = rest * rest;
   float p = 7.0376836292e-2F;
   p = MultiplyAdd(p, rest, -1.1514610310e-1F);

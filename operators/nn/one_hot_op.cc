@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/op_args.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -38,15 +40,18 @@ void OneHot(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   out_tensor->Resize(OneHotDims<kColumn>(x_tensor.dims(), depth));
   Out* out = out_tensor->mutable_data<Out>();
-  std::fill_n(out, out_tensor->numel(), Out(0));
-  for (int64_t i = 0; i < x_tensor.numel(); ++i, out += depth) {
-    const bool inside = 0 <= x[i] && x[i] < depth;
-    HR_ENFORCE(inside || ctx.Attr<bool>("allow_out_of_range"), OutOfRange, "input X: element ", i, " is ", x[i],
-               ", expected one in [0, ", depth, ")");
-    if (inside) {
-      out[x[i]] = Out(1);
+  const bool allows_others = ctx.Attr<bool>("allow_out_of_range");
+  ParallelFor(x_tensor.numel(), RowsPerBlock(depth), [=](int64_t begin, int64_t end) {
+    std::fill(out + begin * depth, out + end * depth, Out(0));
+    for (int64_t i = begin; i < end; ++i) {
+      const bool inside = 0 <= x[i] && x[i] < depth;
+      HR_ENFORCE(inside || allows_others, OutOfRange, "input X: element ", i, " is ", x[i], ", expected one in [0, ",
+                 depth, ")");
+      if (inside) {
+        out[i * depth + x[i]] = Out(1);
+      }
     }
-  }
+  });
 }
 
 template <typename T, bool kColumn>

@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
 
 namespace headrace::ops {
@@ -24,11 +26,13 @@ void DataNormKernel(const ExecutionContext& ctx) {
     means[c] = sum[c] / size[c];
     scales[c] = std::sqrt(size[c] / square_sum[c]);
   }
-  for (int64_t r = 0; r < dims[0]; ++r, x += dims[1], y += dims[1]) {
-    for (int64_t c = 0; c < dims[1]; ++c) {
-      y[c] = (x[c] - means[c]) * scales[c];
+  ParallelFor(dims[0], RowsPerBlock(dims[1]), [=, cols = dims[1]](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        y[r * cols + c] = (x[r * cols + c] - means[c]) * scales[c];
+      }
     }
-  }
+  });
 }
 
 // The statistics of the batch stand for the gradients of the statistics.

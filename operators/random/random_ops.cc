@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/op_args.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/normal_quantile.h"
 #include "operators/math/philox.h"
 #include "operators/tensor/batch_size_like.h"
@@ -27,9 +29,9 @@ PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream) {
 
 namespace {
 
-// out[i] = transform(the i-th number in (0, 1) of the stream).
+// out[i] = transform(the i-th number in (0, 1) of the stream), from several threads.
 template <typename T, typename Transform>
-void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
+void FillFromStream(const ExecutionContext& ctx, const Transform& transform) {
   LoDTensor* out = ctx.Output("Out");
   if (ctx.HasInput("Input")) {
     ResizeLikeBatch(ctx, out);
@@ -39,13 +41,18 @@ void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
   T* data = out->mutable_data<T>();
   const int64_t numel = out->numel();
   const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
-  for (int64_t i = 0; i < numel; i += 2) {
-    const PhiloxBlock block = stream.Block(static_cast<uint64_t>(i) / 2);
-    data[i] = static_cast<T>(transform(UniformOpen(block, 0)));
-    if (i + 1 < numel) {
-      data[i + 1] = static_cast<T>(transform(UniformOpen(block, 1)));
+  constexpr int64_t kNumbersPerBlock = 2;
+  constexpr int64_t kWork = 32;  // as many elements as one of these takes
+  ParallelFor((numel + 1) / kNumbersPerBlock, RowsPerBlock(kWork), [=, &transform](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const PhiloxBlock block = stream.Block(static_cast<uint64_t>(b));
+      const int64_t i = b * kNumbersPerBlock;
+      data[i] = static_cast<T>(transform(UniformOpen(block, 0)));
+      if (i + 1 < numel) {
+        data[i + 1] = static_cast<T>(transform(UniformOpen(block, 1)));
+      }
     }
-  }
+  });
 }
 
 // Sets diag_num elements that lie diag_step + 1 apart, as Fluid counts them.

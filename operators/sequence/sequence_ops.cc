@@ -61,7 +61,7 @@ void SequencePoolKernel(const ExecutionContext& ctx) {
   }
   const T* x = x_tensor.data<T>();
   const auto pad = static_cast<T>(ctx.Attr<double>("pad_value"));
-  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(offsets, width, [&](int64_t s, int64_t begin, int64_t end) {
     T* to = out + s * width;
     if (begin == end) {
       std::fill_n(to, width, pad);
@@ -105,7 +105,7 @@ void SequencePoolGradKernel(const ExecutionContext& ctx) {
                ToString(out_grad.dims()), ", got ", ToString(index_tensor.dims()));
     index = index_tensor.data<int32_t>();
   }
-  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(offsets, width, [&](int64_t s, int64_t begin, int64_t end) {
     const T* from = d + s * width;
     if (begin == end) {
       return;
@@ -178,8 +178,8 @@ void SequenceSoftmaxKernel(const ExecutionContext& ctx) {
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* from = x.data<T>();
-  ForEachSequence(offsets,
-                  [=](int64_t, int64_t begin, int64_t end) { Softmax(1, end - begin, from + begin, out + begin); });
+  ForEachSequenceInParallel(
+      offsets, 8, [=](int64_t, int64_t begin, int64_t end) { Softmax(1, end - begin, from + begin, out + begin); });
 }
 
 template <typename T>
@@ -188,7 +188,7 @@ void SequenceSoftmaxGradKernel(const ExecutionContext& ctx) {
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* out = ctx.Input("Out").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  ForEachSequence(offsets, [=](int64_t, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(offsets, 4, [=](int64_t, int64_t begin, int64_t end) {
     SoftmaxGrad(1, end - begin, out + begin, d + begin, dx + begin);
   });
 }

@@ -2,6 +2,7 @@
 // lengths.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +12,8 @@
 #include "framework/data_type.h"
 #include "framework/memory_pool.h"
 #include "framework/operator.h"
+#include "framework/thread_pool.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -34,6 +37,19 @@ void ForEachSequence(const LoDOffsets& offsets, Visit&& visit) {
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     visit(static_cast<int64_t>(s), static_cast<int64_t>(offsets[s]), static_cast<int64_t>(offsets[s + 1]));
   }
+}
+
+// The same, from several threads. `work`: what a row costs, in elements of which little is made.
+template <typename Visit>
+void ForEachSequenceInParallel(const LoDOffsets& offsets, int64_t work, const Visit& visit) {
+  const int64_t count = SequenceCount(offsets);
+  const int64_t rows = count == 0 ? 0 : static_cast<int64_t>(offsets.back());
+  ParallelFor(count, RowsPerBlock(work * rows / std::max<int64_t>(1, count)), [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; ++s) {
+      const auto at = static_cast<size_t>(s);
+      visit(s, static_cast<int64_t>(offsets[at]), static_cast<int64_t>(offsets[at + 1]));
+    }
+  });
 }
 
 // Checks an input that says how long each of `count` sequences is: [count] or [count, 1].

@@ -19,10 +19,10 @@ CASES = [*row_cases.CASES, *other_cases.CASES]
 ON_ONE_THREAD = re.compile(
     r"logical_.*|assign|clip_by_norm|fill_.*_like2?|rnn_memory_helper|target_gradient"
     r"|(reshape|flatten|squeeze|unsqueeze)2?"
-    r"|multiplex|one_hot(_v2)?|shard_index|hash|conv_shift|kldiv_loss|bpr_loss|center_loss|filter_by_instag|cross_entropy2|hierarchical_sigmoid|data_norm"
+    r"|multiplex|shard_index|hash|conv_shift|kldiv_loss|bpr_loss|center_loss|filter_by_instag|cross_entropy2|hierarchical_sigmoid"
     r"|spp|max_pool[23]d_with_index|unpool|im2sequence|row_conv|linear_chain_crf"
-    r"|sequence_(concat|enumerate|erase|mask|pool|reshape|scatter|softmax)|crf_decoding|warpctc|l1_norm|squared_l2_norm|is.*|shape|size|scatter|scatter_nd_add|increment|lod_reset|accuracy"
-    r"|(split|merge)_lod_tensor|assign_value|fill|fill_constant(_batch_size_like)?|eye|diag|range|linspace|.*_random(_batch_size_like)?"
+    r"|sequence_(concat|enumerate|erase|mask|reshape|scatter)|crf_decoding|warpctc|l1_norm|squared_l2_norm|is.*|shape|size|scatter|scatter_nd_add|increment|lod_reset|accuracy"
+    r"|(split|merge)_lod_tensor|assign_value|fill|fill_constant(_batch_size_like)?|eye|diag|range|linspace|.*_random"
     r"|sampling_id|random_crop|nce|sample_logits|where|unique(_with_counts)?|ctc_align|edit_distance|chunk_eval|beam_search|auc|precision_recall|mean_iou"
     r"|average_accumulates|print|gather_tree|cvm|similarity_focus|positive_negative_pair|split_ids|merge_ids|attention_lstm"
     r"|bipartite_match|target_assign|mine_hard_examples|box_clip|detection_map"
