@@ -55,8 +55,10 @@ void ClipGradKernel(const ExecutionContext& ctx) {
   const auto low = static_cast<T>(ctx.Attr<double>("min"));
   const auto high = static_cast<T>(ctx.Attr<double>("max"));
   ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    HEADRACE_INDEPENDENT_ITERATIONS
     for (int64_t i = begin; i < end; ++i) {
-      dx[i] = low < x[i] && x[i] < high ? d[i] : T(0);
+      const T value = d[i];  // read in any case, so that the compiler can vectorise the loop
+      dx[i] = (static_cast<int>(low < x[i]) & static_cast<int>(x[i] < high)) != 0 ? value : T(0);
     }
   });
 }
