@@ -1,7 +1,11 @@
 #include "framework/tensor.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <utility>
+
+#include "framework/thread_pool.h"
 
 namespace headrace {
 namespace {
@@ -94,7 +98,11 @@ void Tensor::CopyFrom(const Tensor& src) {
   Resize(source.dims_);
   void* to = mutable_data(source.dtype_);
   if (source.nbytes() != 0 && to != from) {
-    std::memcpy(to, from, source.nbytes());
+    constexpr int64_t kBytesPerBlock = 1 << 17;
+    ParallelFor(static_cast<int64_t>(source.nbytes()), kBytesPerBlock, [=](int64_t begin, int64_t end) {
+      std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                  static_cast<size_t>(end - begin));
+    });
   }
 }
 

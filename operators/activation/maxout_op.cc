@@ -23,7 +23,7 @@ void ForEachGroup(const ExecutionContext& ctx, const Visit& visit) {
   const size_t axis = ChannelAxis(ctx.attrs());
   const int64_t size = Numel(x, axis + 1, x.size());
   const int64_t maps = Numel(x, 0, axis) * (x[axis] / groups);
-  ParallelFor(maps, RowsPerBlock(groups * size), [=, &visit](int64_t begin, int64_t end) {
+  ParallelFor(maps, RowsPerBlock(groups * size), [=](int64_t begin, int64_t end) {
     for (int64_t map = begin; map < end; ++map) {
       visit(map * groups * size, map * size, size);
     }
@@ -52,7 +52,7 @@ void MaxoutGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const int64_t groups = ctx.Attr<int32_t>("groups");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
+  ParallelFill(dx, x_tensor.numel(), T(0));
   const T* x = x_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   ForEachGroup(ctx, [=](int64_t from, int64_t to, int64_t size) {

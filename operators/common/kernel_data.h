@@ -1,13 +1,13 @@
 // The elements of inputs and outputs, for kernels: of slots that may be empty, and of inputs that hold numbers.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "framework/export.h"
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
 #include "framework/operator.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -37,7 +37,10 @@ T* MutableOrNull(const ExecutionContext& ctx, HashedName slot) {
 template <typename T>
 T* ZerosOrNull(const ExecutionContext& ctx, HashedName slot) {
   T* data = MutableOrNull<T>(ctx, slot);
-  return data == nullptr ? nullptr : (std::fill_n(data, ctx.OutputOrNull(slot)->numel(), T(0)), data);
+  if (data != nullptr) {
+    ParallelFill(data, ctx.OutputOrNull(slot)->numel(), T(0));
+  }
+  return data;
 }
 
 }  // namespace headrace::ops

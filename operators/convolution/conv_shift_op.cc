@@ -1,36 +1,37 @@
 // conv_shift: circular correlation of rows, the shift of attention in a neural Turing machine (A. Graves, G. Wayne and
 // I. Danihelka, Neural Turing machines, 2014).
-#include <algorithm>
 #include <cstdint>
 
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
 
-// Calls visit(element of Out, of X, of Y) for each product.
+// Calls visit(element of Out, of X, of Y) for each product, from several threads, each of which has rows of its own.
 template <typename Visit>
-void ForEachProduct(const ExecutionContext& ctx, Visit&& visit) {
+void ForEachProduct(const ExecutionContext& ctx, const Visit& visit) {
   const DDim& x = ctx.Input("X").dims();
   const int64_t cols = x[1];
   const int64_t size = ctx.Input("Y").dims()[1];
-  for (int64_t r = 0; r < x[0]; ++r) {
+  const auto visit_row = [=](int64_t r) {
     for (int64_t i = 0; i < cols; ++i) {
       for (int64_t j = 0; j < size; ++j) {
-        const int64_t from = (i + j - size / 2 + cols) % cols;
-        visit(r * cols + i, r * cols + from, r * size + j);
+        const int64_t from = i + j - size / 2;  // at most half of Y, which is no longer than X, beyond either end
+        visit(r * cols + i, r * cols + (from < 0 ? from + cols : from >= cols ? from - cols : from), r * size + j);
       }
     }
-  }
+  };
+  ParallelForEach(x[0], visit_row, cols * size);
 }
 
 template <typename T>
 void ConvShiftKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
-  std::fill_n(out, out_tensor->numel(), T(0));
+  ParallelFill(out, out_tensor->numel(), T(0));
   const T* x = ctx.Input("X").data<T>();
   const T* y = ctx.Input("Y").data<T>();
   ForEachProduct(ctx, [=](int64_t to, int64_t i, int64_t j) { out[to] += x[i] * y[j]; });

@@ -7,6 +7,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -73,43 +74,15 @@ std::pair<int64_t, int64_t> PatchesOf(const ExecutionContext& ctx, const PatchSh
   return {s.rows.Count(height), s.cols.Count(width)};
 }
 
-// Throws InvalidArgument if there are more than an int64_t holds: Y may ask for any number.
-int64_t PatchesOfAll(const ExecutionContext& ctx, const PatchShape& s) {
+// Which patches are those of each image. Throws InvalidArgument if there are more than an int64_t holds: Y may ask for
+// any number.
+LoDOffsets PatchesOfAll(const ExecutionContext& ctx, const PatchShape& s) {
+  LoDOffsets offsets = {0};
   int64_t patches = 0;
   for (int64_t i = 0; i < ctx.Input("X").dims()[0]; ++i) {
     const auto [rows, cols] = PatchesOf(ctx, s, i);
     patches = AddExtents(patches, MultiplyExtents(rows, cols));
-  }
-  return patches;
-}
-
-// Calls visit(element of Out, element of X) for each element of a patch that lies inside its image, and returns how
-// many patches each image has.
-template <typename Visit>
-LoDOffsets ForEachElement(const ExecutionContext& ctx, Visit&& visit) {
-  const PatchShape s(ctx.attrs());
-  const DDim& x = ctx.Input("X").dims();
-  LoDOffsets offsets = {0};
-  int64_t to = 0;
-  for (int64_t i = 0; i < x[0]; ++i) {
-    const auto [rows, cols] = PatchesOf(ctx, s, i);
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t col = 0; col < cols; ++col) {
-        for (int64_t c = 0; c < x[1]; ++c) {
-          for (int64_t k = 0; k < s.rows.size; ++k) {
-            const int64_t in_y = row * s.rows.stride - s.rows.before + k;
-            const int64_t from = ((i * x[1] + c) * x[2] + in_y) * x[3];
-            for (int64_t l = 0; l < s.cols.size; ++l, ++to) {
-              const int64_t in_x = col * s.cols.stride - s.cols.before + l;
-              if (0 <= in_y && in_y < x[2] && 0 <= in_x && in_x < x[3]) {
-                visit(to, from + in_x);
-              }
-            }
-          }
-        }
-      }
-    }
-    offsets.push_back(offsets.back() + static_cast<size_t>(rows * cols));
+    offsets.push_back(static_cast<size_t>(patches));
   }
   return offsets;
 }
@@ -118,30 +91,64 @@ int64_t PatchSize(const PatchShape& s, int64_t channels) {
   return channels < 0 ? -1 : MultiplyExtents(channels, s.rows.size * s.cols.size);
 }
 
+// Calls visit(element of Out, element of X) for each element of a patch that lies inside its image, from several
+// threads, each of which has images of its own. `offsets`: PatchesOfAll.
+template <typename Visit>
+void ForEachPixelOfPatches(const ExecutionContext& ctx, const PatchShape& s, const LoDOffsets& offsets,
+                           const Visit& visit) {
+  const DDim& x = ctx.Input("X").dims();
+  const int64_t patch = PatchSize(s, x[1]);
+  const auto visit_image = [=, &ctx, &offsets, channels = x[1], height = x[2], width = x[3]](int64_t i) {
+    int64_t to = static_cast<int64_t>(offsets[static_cast<size_t>(i)]) * patch;
+    const auto [rows, cols] = PatchesOf(ctx, s, i);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t col = 0; col < cols; ++col) {
+        for (int64_t c = 0; c < channels; ++c) {
+          for (int64_t k = 0; k < s.rows.size; ++k) {
+            const int64_t in_y = row * s.rows.stride - s.rows.before + k;
+            const int64_t from = ((i * channels + c) * height + in_y) * width;
+            for (int64_t l = 0; l < s.cols.size; ++l, ++to) {
+              const int64_t in_x = col * s.cols.stride - s.cols.before + l;
+              if (0 <= in_y && in_y < height && 0 <= in_x && in_x < width) {
+                visit(to, from + in_x);
+              }
+            }
+          }
+        }
+      }
+    }
+  };
+  const int64_t all = static_cast<int64_t>(offsets.back()) * patch;
+  ParallelForEach(x[0], visit_image, all / std::max<int64_t>(1, x[0]));
+}
+
 template <typename T>
 void Im2SequenceKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const PatchShape s(ctx.attrs());
-  const int64_t patches = PatchesOfAll(ctx, s);
+  LoDOffsets offsets = PatchesOfAll(ctx, s);
   LoDTensor* out_tensor = ctx.Output("Out");
+  const auto patches = static_cast<int64_t>(offsets.back());
   T* out = out_tensor->Resize({patches, PatchSize(s, dims[1])}).template mutable_data<T>();
-  std::fill_n(out, out_tensor->numel(), T(0));
+  ParallelFill(out, out_tensor->numel(), T(0));
   const T* x = x_tensor.data<T>();
-  out_tensor->set_lod({ForEachElement(ctx, [=](int64_t to, int64_t from) { out[to] = x[from]; })});
+  ForEachPixelOfPatches(ctx, s, offsets, [=](int64_t to, int64_t from) { out[to] = x[from]; });
+  out_tensor->set_lod({std::move(offsets)});
 }
 
 template <typename T>
 void Im2SequenceGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  const int64_t patches = PatchesOfAll(ctx, PatchShape(ctx.attrs()));
-  HR_ENFORCE(out_grad.dims()[0] == patches, InvalidArgument, "input Out@GRAD: expected ", patches,
-             " rows, one for each patch of X, got dims ", ToString(out_grad.dims()));
+  const PatchShape s(ctx.attrs());
+  const LoDOffsets offsets = PatchesOfAll(ctx, s);
+  HR_ENFORCE(out_grad.dims()[0] == static_cast<int64_t>(offsets.back()), InvalidArgument, "input Out@GRAD: expected ",
+             offsets.back(), " rows, one for each patch of X, got dims ", ToString(out_grad.dims()));
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
+  ParallelFill(dx, x_tensor.numel(), T(0));
   const T* d = out_grad.data<T>();
-  (void)ForEachElement(ctx, [=](int64_t from, int64_t to) { dx[to] += d[from]; });
+  ForEachPixelOfPatches(ctx, s, offsets, [=](int64_t from, int64_t to) { dx[to] += d[from]; });
 }
 
 // Checks the inputs that operator and gradient share; returns the dims of Out.

@@ -38,19 +38,22 @@ void PoolWithIndexKernel(const ExecutionContext& ctx, size_t spatial) {
   T* out = ctx.Output("Out")->mutable_data<T>();
   int32_t* mask = ctx.Output("Mask")->mutable_data<int32_t>();
   const T* x = x_tensor.data<T>();
-  for (int64_t i = 0; i < s.maps; ++i, x += s.MapSize()) {
+  const auto pool_map = [=, &s](int64_t i) {
+    const T* map = x + i * s.MapSize();
+    int64_t to = i * s.OutputSizeOfMap();
     for (int64_t oz = 0; oz < s.planes.outputs; ++oz) {
       const PoolAxis::Span z = s.planes.At(oz);
       for (int64_t oy = 0; oy < s.rows.outputs; ++oy) {
         const PoolAxis::Span y = s.rows.At(oy);
-        for (int64_t ox = 0; ox < s.cols.outputs; ++ox) {
-          const int64_t found = FirstMaximum(s, x, z, y, s.cols.At(ox));
-          *out++ = x[found];
-          *mask++ = static_cast<int32_t>(found);
+        for (int64_t ox = 0; ox < s.cols.outputs; ++ox, ++to) {
+          const int64_t found = FirstMaximum(s, map, z, y, s.cols.At(ox));
+          out[to] = map[found];
+          mask[to] = static_cast<int32_t>(found);
         }
       }
     }
-  }
+  };
+  ParallelForEach(s.maps, pool_map, 4 * s.MapSize());
 }
 
 template <typename T>
@@ -59,16 +62,19 @@ void PoolWithIndexGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const PoolShape s(ctx.attrs(), spatial, x_tensor.dims());
   const int64_t size = s.MapSize();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
   const int32_t* mask = ctx.Input("Mask").data<int32_t>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  for (int64_t i = 0; i < s.maps; ++i, dx += size) {
-    for (int64_t o = 0; o < s.OutputSizeOfMap(); ++o, ++mask, ++d) {
-      HR_ENFORCE(0 <= *mask && *mask < size, OutOfRange, "input Mask: map ", i, " has index ", *mask,
+  const int64_t outputs = s.OutputSizeOfMap();
+  const auto add_map = [=](int64_t i) {
+    T* map = dx + i * size;
+    std::fill_n(map, size, T(0));
+    for (int64_t o = i * outputs; o < (i + 1) * outputs; ++o) {
+      HR_ENFORCE(0 <= mask[o] && mask[o] < size, OutOfRange, "input Mask: map ", i, " has index ", mask[o],
                  ", expected one in [0, ", size, ")");
-      dx[*mask] += *d;
+      map[mask[o]] += d[o];
     }
-  }
+  };
+  ParallelForEach(s.maps, add_map, size + outputs);
 }
 
 void RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {

@@ -327,6 +327,13 @@ void PoolMapGrad(const PoolShape& s, const T* x, const T* out, const T* out_grad
       x_grad[found] += out_grad[o];
     });
   }
+  if (s.HasOneWindow()) {
+    const T share = *out_grad / static_cast<T>(s.Divisor(s.planes.At(0), s.rows.At(0), s.cols.At(0)));
+    for (int64_t i = 0; i < s.MapSize(); ++i) {
+      x_grad[i] += share;
+    }
+    return;
+  }
   ForEachWindow(s, [&](const auto& z, const auto& y, const auto& c, int64_t o, auto) {
     const T share = out_grad[o] / static_cast<T>(s.Divisor(z, y, c));
     for (int64_t iz = z.begin; iz < z.end; ++iz) {

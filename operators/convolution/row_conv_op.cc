@@ -4,38 +4,45 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {
 
-// Calls visit(first row, last row + 1) for each sequence: those of the LoD, or of [sequences, rows, D] without one.
-template <typename Visit>
-void ForEachSpan(const LoDTensor& x, const LoDOffsets* offsets, Visit&& visit) {
-  const DDim& dims = x.dims();
-  if (dims.size() == 3) {
-    for (int64_t s = 0; s < dims[0]; ++s) {
-      visit(s * dims[1], (s + 1) * dims[1]);
-    }
-    return;
+// The sequences: those of the LoD, or of [sequences, rows, D] without one.
+LoDOffsets SpansOf(const ExecutionContext& ctx) {
+  const DDim& dims = ctx.Input("X").dims();
+  if (dims.size() != 3) {
+    return SequencesOf(ctx, "X");
   }
-  ForEachSequence(*offsets, [&](int64_t, int64_t begin, int64_t end) { visit(begin, end); });
+  LoDOffsets offsets = {0};
+  for (int64_t s = 0; s < dims[0]; ++s) {
+    offsets.push_back(offsets.back() + static_cast<size_t>(dims[1]));
+  }
+  return offsets;
 }
 
-// Calls visit(row, row behind it or itself, row of Filter).
+// Calls visit(row, row behind it or itself, row of Filter) for each row of a sequence.
 template <typename Visit>
-void ForEachPair(const ExecutionContext& ctx, Visit&& visit) {
-  const int64_t context = ctx.Input("Filter").dims()[0];
-  const LoDTensor& x = ctx.Input("X");
-  ForEachSpan(x, x.dims().size() == 3 ? nullptr : &SequencesOf(ctx, "X"), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t k = 0; k < std::min(context, end - row); ++k) {
-        visit(row, row + k, k);
-      }
+void ForEachPairOf(int64_t begin, int64_t end, int64_t context, const Visit& visit) {
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t k = 0; k < std::min(context, end - row); ++k) {
+      visit(row, row + k, k);
     }
-  });
+  }
+}
+
+// The same for all sequences, from several threads, each of which has sequences of its own.
+template <typename Visit>
+void ForEachPair(const ExecutionContext& ctx, const Visit& visit) {
+  const DDim& filter = ctx.Input("Filter").dims();
+  ForEachSequenceInParallel(
+      SpansOf(ctx), filter[0] * filter[1],
+      [&, context = filter[0]](int64_t, int64_t begin, int64_t end) { ForEachPairOf(begin, end, context, visit); });
 }
 
 template <typename T>
@@ -43,7 +50,7 @@ void RowConvKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const int64_t width = x_tensor.dims().back();
   T* out = ctx.Output("Out")->mutable_data<T>();
-  std::fill_n(out, x_tensor.numel(), T(0));
+  ParallelFill(out, x_tensor.numel(), T(0));
   const T* x = x_tensor.data<T>();
   const T* filter = ctx.Input("Filter").data<T>();
   ForEachPair(ctx, [=](int64_t row, int64_t behind, int64_t k) {
@@ -61,13 +68,28 @@ void RowConvGradKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const T* filter = ctx.Input("Filter").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  ForEachPair(ctx, [=](int64_t row, int64_t behind, int64_t k) {
-    for (int64_t c = 0; dx != nullptr && c < width; ++c) {
-      dx[behind * width + c] += d[row * width + c] * filter[k * width + c];
-    }
-    for (int64_t c = 0; filter_grad != nullptr && c < width; ++c) {
-      filter_grad[k * width + c] += d[row * width + c] * x[behind * width + c];
-    }
+  if (dx != nullptr) {
+    ForEachPair(ctx, [=](int64_t row, int64_t behind, int64_t k) {
+      for (int64_t c = 0; c < width; ++c) {
+        dx[behind * width + c] += d[row * width + c] * filter[k * width + c];
+      }
+    });
+  }
+  if (filter_grad == nullptr) {
+    return;
+  }
+  // Each thread has some of the columns, and goes through all rows in their order.
+  const LoDOffsets spans = SpansOf(ctx);
+  const int64_t context = ctx.Input("Filter").dims()[0];
+  constexpr int64_t kColumnsPerBlock = 64;
+  ParallelFor(width, kColumnsPerBlock, [=, &spans](int64_t first, int64_t last) {
+    ForEachSequence(spans, [=](int64_t, int64_t begin, int64_t end) {
+      ForEachPairOf(begin, end, context, [=](int64_t row, int64_t behind, int64_t k) {
+        for (int64_t c = first; c < last; ++c) {
+          filter_grad[k * width + c] += d[row * width + c] * x[behind * width + c];
+        }
+      });
+    });
   });
 }
 

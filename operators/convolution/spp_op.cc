@@ -1,12 +1,12 @@
 // spp: spatial pyramid pooling, images of any size as vectors of one size (K. He, X. Zhang, S. Ren and J. Sun, Spatial
 // pyramid pooling in deep convolutional networks for visual recognition, 2014).
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/convolution/pooling.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -41,11 +41,13 @@ void SppKernel(const ExecutionContext& ctx) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   const int64_t width = out_tensor->dims()[1];
-  ForEachLevel(ctx, dims, [&](const PoolShape& s, int64_t begin) {
-    for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
-      const int64_t to = i / dims[1] * width + begin + i % dims[1] * s.OutputSizeOfMap();
+  const int64_t maps = dims[0] * dims[1];
+  ForEachLevel(ctx, dims, [=, channels = dims[1]](const PoolShape& s, int64_t begin) {
+    const auto pool_map = [=, &s](int64_t i) {
+      const int64_t to = i / channels * width + begin + i % channels * s.OutputSizeOfMap();
       PoolMap(s, x + i * s.MapSize(), out + to);
-    }
+    };
+    ParallelForEach(maps, pool_map, 4 * s.MapSize());
   });
 }
 
@@ -54,17 +56,19 @@ void SppGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
+  ParallelFill(dx, x_tensor.numel(), T(0));
   const LoDTensor& out_tensor = ctx.Input("Out");
   const T* out = out_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const T* x = x_tensor.data<T>();
   const int64_t width = out_tensor.dims()[1];
-  ForEachLevel(ctx, dims, [&](const PoolShape& s, int64_t begin) {
-    for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
-      const int64_t from = i / dims[1] * width + begin + i % dims[1] * s.OutputSizeOfMap();
+  const int64_t maps = dims[0] * dims[1];
+  ForEachLevel(ctx, dims, [=, channels = dims[1]](const PoolShape& s, int64_t begin) {
+    const auto spread_map = [=, &s](int64_t i) {
+      const int64_t from = i / channels * width + begin + i % channels * s.OutputSizeOfMap();
       PoolMapGrad(s, x + i * s.MapSize(), out + from, d + from, dx + i * s.MapSize());
-    }
+    };
+    ParallelForEach(maps, spread_map, 4 * s.MapSize());
   });
 }
 

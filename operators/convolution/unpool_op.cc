@@ -8,6 +8,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/convolution/window.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -35,25 +36,28 @@ DDim UnpooledDims(const InferShapeContext& ctx) {
           UnpooledSize(in.width, size.width, strides.width, paddings.width, "width")};
 }
 
-// Calls visit(place in X, place in Out) for each element of X.
+// Calls visit(place in X, place in Out) for each element of X, from several threads, each of which has maps of its own.
 template <typename Visit>
-void ForEachIndex(const ExecutionContext& ctx, const DDim& out, Visit&& visit) {
+void ForEachIndex(const ExecutionContext& ctx, const DDim& out, const Visit& visit) {
   const LoDTensor& indices = ctx.Input("Indices");
   const int32_t* index = indices.data<int32_t>();
   const int64_t pooled = indices.dims()[2] * indices.dims()[3];
   const int64_t size = out[2] * out[3];
-  for (int64_t i = 0; i < indices.numel(); ++i) {
-    HR_ENFORCE(0 <= index[i] && index[i] < size, OutOfRange, "input Indices: element ", i, " is ", index[i],
-               ", expected one in [0, ", size, ")");
-    visit(i, i / pooled * size + index[i]);
-  }
+  const auto visit_map = [=](int64_t map) {
+    for (int64_t i = map * pooled; i < (map + 1) * pooled; ++i) {
+      HR_ENFORCE(0 <= index[i] && index[i] < size, OutOfRange, "input Indices: element ", i, " is ", index[i],
+                 ", expected one in [0, ", size, ")");
+      visit(i, map * size + index[i]);
+    }
+  };
+  ParallelForEach(out[0] * out[1], visit_map, size);
 }
 
 template <typename T>
 void UnpoolKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
-  std::fill_n(out, out_tensor->numel(), T(0));
+  ParallelFill(out, out_tensor->numel(), T(0));
   const T* x = ctx.Input("X").data<T>();
   ForEachIndex(ctx, out_tensor->dims(), [=](int64_t from, int64_t to) { out[to] = x[from]; });
 }

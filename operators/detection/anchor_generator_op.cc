@@ -7,6 +7,8 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/detection/boxes.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -24,9 +26,12 @@ void AnchorGeneratorKernel(const ExecutionContext& ctx) {
   const auto offset = static_cast<T>(ctx.Attr<double>("offset"));
   T* anchor = ctx.Output("Anchors")->mutable_data<T>();
   T* variance = ctx.Output("Variances")->mutable_data<T>();
-  for (int64_t row = 0; row < x[2]; ++row) {
+  const auto shapes = static_cast<int64_t>(sizes.size() * ratios.size());
+  const auto generate = [=, &sizes, &ratios, &variances, cols = x[3]](int64_t row) {
+    T* to = anchor + row * cols * shapes * kBoxSize;
+    T* to_variance = variance + row * cols * shapes * kBoxSize;
     const T y = static_cast<T>(row) * step_y + offset * (step_y - 1);
-    for (int64_t col = 0; col < x[3]; ++col) {
+    for (int64_t col = 0; col < cols; ++col) {
       const T center = static_cast<T>(col) * step_x + offset * (step_x - 1);
       for (const float ratio : ratios) {
         // Of the area of a step, in whole pixels.
@@ -35,15 +40,16 @@ void AnchorGeneratorKernel(const ExecutionContext& ctx) {
         for (const float size : sizes) {
           const T half_width = (static_cast<T>(size) / step_x * base_width - 1) / 2;
           const T half_height = (static_cast<T>(size) / step_y * base_height - 1) / 2;
-          *anchor++ = center - half_width;
-          *anchor++ = y - half_height;
-          *anchor++ = center + half_width;
-          *anchor++ = y + half_height;
-          variance = std::copy(variances.begin(), variances.end(), variance);
+          *to++ = center - half_width;
+          *to++ = y - half_height;
+          *to++ = center + half_width;
+          *to++ = y + half_height;
+          to_variance = std::copy(variances.begin(), variances.end(), to_variance);
         }
       }
     }
-  }
+  };
+  ParallelForEach(x[2], generate, 8 * x[3] * shapes);
 }
 
 void EnforcePositive(const AttributeIndex& attrs, HashedName name, size_t count) {

@@ -87,7 +87,7 @@ void BipartiteMatchKernel(const ExecutionContext& ctx) {
   const bool all_columns = ctx.Text("match_type") == "per_prediction";
   const T threshold = static_cast<T>(ctx.Attr<double>("dist_threshold"));
   const T* matrix = matrix_tensor.data<T>();
-  ForEachSequence(sequences, [&](int64_t s, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(sequences, 16 * cols, [=](int64_t s, int64_t begin, int64_t end) {
     ColumnMatches<T> matches{cols, indices + s * cols, dist + s * cols};
     matches.MatchRows(matrix + begin * cols, end - begin);
     if (all_columns) {

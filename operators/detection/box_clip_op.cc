@@ -21,7 +21,7 @@ void BoxClipKernel(const ExecutionContext& ctx) {
   const T* info = info_tensor.data<T>();
   T* out = ctx.Output("Output")->mutable_data<T>();
   const int64_t boxes_per_row = MatrixSize(boxes_tensor.dims(), 1).cols / kBoxSize;
-  ForEachSequence(images, [&](int64_t s, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(images, 2 * kBoxSize * boxes_per_row, [=](int64_t s, int64_t begin, int64_t end) {
     const T* image = info + s * 3;
     HR_ENFORCE(image[2] > 0, OutOfRange, "input ImInfo: row ", s, " has scale ", image[2],
                ", expected a positive number");

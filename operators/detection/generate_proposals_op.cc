@@ -11,6 +11,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/ground_truth.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -100,21 +101,27 @@ Proposals<T> ProposalsOf(const AttributeIndex& op, const ProposalMaps<T>& maps, 
 template <typename T>
 void GenerateProposalsKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("Scores").dims();
-  ProposalMaps<T> maps = {ctx.Input("Scores").data<T>(),
-                          ctx.Input("BboxDeltas").data<T>(),
-                          ctx.Input("Anchors").data<T>(),
-                          ctx.Input("Variances").data<T>(),
-                          dims[2] * dims[3],
-                          dims[1]};
+  const ProposalMaps<T> maps = {ctx.Input("Scores").data<T>(),
+                                ctx.Input("BboxDeltas").data<T>(),
+                                ctx.Input("Anchors").data<T>(),
+                                ctx.Input("Variances").data<T>(),
+                                dims[2] * dims[3],
+                                dims[1]};
+  PoolVector<Proposals<T>> of_images(static_cast<size_t>(dims[0]));
+  const int64_t anchors = maps.shapes * maps.places;
+  const auto propose = [=, &ctx, &of_images](int64_t n) {
+    ProposalMaps<T> of_image = maps;
+    of_image.scores += n * anchors;
+    of_image.codes += n * anchors * kBoxSize;
+    of_images[static_cast<size_t>(n)] = ProposalsOf(ctx.attrs(), of_image, ImageInfoOf<T>(ctx, n));
+  };
+  ParallelForEach(dims[0], propose, 16 * anchors);
   Proposals<T> all;
   LoDOffsets offsets = {0};
-  for (int64_t n = 0; n < dims[0]; ++n) {
-    const Proposals<T> found = ProposalsOf(ctx.attrs(), maps, ImageInfoOf<T>(ctx, n));
+  for (const Proposals<T>& found : of_images) {
     all.boxes.insert(all.boxes.end(), found.boxes.begin(), found.boxes.end());
     all.scores.insert(all.scores.end(), found.scores.begin(), found.scores.end());
     offsets.push_back(all.scores.size());
-    maps.scores += maps.shapes * maps.places;
-    maps.codes += maps.shapes * maps.places * kBoxSize;
   }
   const auto count = static_cast<int64_t>(all.scores.size());
   LoDTensor* rois = ctx.Output("RpnRois");

@@ -4,6 +4,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -29,7 +30,9 @@ void TargetAssignKernel(const ExecutionContext& ctx) {
   T* out = ctx.Output("Out")->mutable_data<T>();
   float* weight = ctx.Output("OutWeight")->mutable_data<float>();
   const T mismatch = static_cast<T>(ctx.Attr<int32_t>("mismatch_value"));
-  ForEachSequence(sequences, [&](int64_t s, int64_t begin, int64_t end) {
+  const auto assign = [=, &sequences](int64_t s) {
+    const auto begin = static_cast<int64_t>(sequences[static_cast<size_t>(s)]);
+    const auto end = static_cast<int64_t>(sequences[static_cast<size_t>(s + 1)]);
     for (int64_t i = s * m; i < (s + 1) * m; ++i) {
       weight[i] = match[i] < 0 ? 0.0F : 1.0F;
       if (match[i] < 0) {
@@ -40,7 +43,8 @@ void TargetAssignKernel(const ExecutionContext& ctx) {
                  ", but that sequence of X has ", p > 0 ? end - begin : 0);
       std::copy_n(x + ((begin + match[i]) * p + (i - s * m) % p) * k, k, out + i * k);
     }
-  });
+  };
+  ParallelForEach(batch, assign, m * (k + 8));
   if (!ctx.HasInput("NegIndices")) {
     return;
   }

@@ -92,12 +92,10 @@ void ClipByNormKernel(const ExecutionContext& ctx) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const int64_t n = out_tensor->numel();
-  const T norm = std::sqrt(SumOf<T>(n, [x](int64_t i) { return x[i] * x[i]; }));
+  const T norm = std::sqrt(ParallelSumOf<T>(n, [x](int64_t i) { return x[i] * x[i]; }));
   const auto max = static_cast<T>(ctx.Attr<double>("max_norm"));
   const T factor = norm > max ? max / norm : T(1);
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = x[i] * factor;
-  }
+  ParallelForEach(n, [=](int64_t i) { out[i] = x[i] * factor; });
 }
 
 OpRegistrar&& ClipAttrs(OpRegistrar&& op) {

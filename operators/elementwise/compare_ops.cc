@@ -1,10 +1,12 @@
 // less_than, less_equal, greater_than, greater_equal, equal, not_equal; logical_and, _or, _xor, _not.
+#include <cstdint>
 #include <functional>
 #include <string>
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/elementwise/elementwise.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -37,6 +39,11 @@ OpRegistrar&& Comparison(OpRegistrar&& op, const char* comment) {
       .template Kernel<double>(ComparisonKernel<double, Compare>);
 }
 
+// Truth values as numbers, loops over which the compiler vectorises, unlike those over bool.
+const uint8_t* Bytes(const LoDTensor& x) { return reinterpret_cast<const uint8_t*>(x.data<bool>()); }
+uint8_t* MutableBytes(LoDTensor* x) { return reinterpret_cast<uint8_t*>(x->mutable_data<bool>()); }
+
+// `Combine`: of ints, 0 or 1.
 template <typename Combine>
 OpRegistrar&& Logical(OpRegistrar&& op, const char* comment) {
   return std::move(op)
@@ -53,12 +60,12 @@ OpRegistrar&& Logical(OpRegistrar&& op, const char* comment) {
       })
       .template Kernel<bool>([](const ExecutionContext& ctx) {
         LoDTensor* out = ctx.Output("Out");
-        bool* to = out->mutable_data<bool>();
-        const bool* x = ctx.Input("X").data<bool>();
-        const bool* y = ctx.Input("Y").data<bool>();
-        for (int64_t i = 0, n = out->numel(); i < n; ++i) {
-          to[i] = Combine()(x[i], y[i]);
-        }
+        uint8_t* to = MutableBytes(out);
+        const uint8_t* x = Bytes(ctx.Input("X"));
+        const uint8_t* y = Bytes(ctx.Input("Y"));
+        ParallelForEach(out->numel(), [=](int64_t i) {
+          to[i] = static_cast<uint8_t>(Combine()(static_cast<int>(x[i] != 0), static_cast<int>(y[i] != 0)));
+        });
       });
 }
 
@@ -71,9 +78,9 @@ HEADRACE_REGISTER_OP(greater_equal).With(Comparison<std::greater_equal<>>, "X >=
 HEADRACE_REGISTER_OP(equal).With(Comparison<std::equal_to<>>, "X = Y");
 HEADRACE_REGISTER_OP(not_equal).With(Comparison<std::not_equal_to<>>, "X != Y");
 
-HEADRACE_REGISTER_OP(logical_and).With(Logical<std::logical_and<>>, "X and Y");
-HEADRACE_REGISTER_OP(logical_or).With(Logical<std::logical_or<>>, "X or Y");
-HEADRACE_REGISTER_OP(logical_xor).With(Logical<std::not_equal_to<>>, "either X or Y");
+HEADRACE_REGISTER_OP(logical_and).With(Logical<std::bit_and<>>, "X and Y");
+HEADRACE_REGISTER_OP(logical_or).With(Logical<std::bit_or<>>, "X or Y");
+HEADRACE_REGISTER_OP(logical_xor).With(Logical<std::bit_xor<>>, "either X or Y");
 HEADRACE_REGISTER_OP(logical_not)
     .Comment("Not X, element by element. Out may be X.")
     .Input("X", "bool, any shape")
@@ -82,11 +89,9 @@ HEADRACE_REGISTER_OP(logical_not)
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
     .Kernel<bool>([](const ExecutionContext& ctx) {
       LoDTensor* out = ctx.Output("Out");
-      bool* to = out->mutable_data<bool>();
-      const bool* x = ctx.Input("X").data<bool>();
-      for (int64_t i = 0, n = out->numel(); i < n; ++i) {
-        to[i] = !x[i];
-      }
+      uint8_t* to = MutableBytes(out);
+      const uint8_t* x = Bytes(ctx.Input("X"));
+      ParallelForEach(out->numel(), [=](int64_t i) { to[i] = static_cast<uint8_t>(x[i] == 0); });
     });
 
 }  // namespace headrace::ops

@@ -21,16 +21,13 @@ void CumsumKernel(const ExecutionContext& ctx) {
   const AxisSize size(dims, axis);
   const bool exclusive = ctx.Attr<bool>("exclusive");
   const bool reverse = ctx.Attr<bool>("reverse");
-  ParallelFor(size.outer * size.inner, RowsPerBlock(size.extent), [=](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) {
-      const int64_t first = line / size.inner * size.extent * size.inner + line % size.inner;
-      Wrapping<T> sum = 0;
-      for (int64_t a = 0; a < size.extent; ++a) {
-        const int64_t at = first + (reverse ? size.extent - 1 - a : a) * size.inner;
-        const auto value = static_cast<Wrapping<T>>(x[at]);
-        out[at] = static_cast<T>(exclusive ? sum : sum + value);
-        sum += value;
-      }
+  ForEachLine(size, /*work=*/1, [=](int64_t, int64_t first) {
+    Wrapping<T> sum = 0;
+    for (int64_t a = 0; a < size.extent; ++a) {
+      const int64_t at = first + (reverse ? size.extent - 1 - a : a) * size.inner;
+      const auto value = static_cast<Wrapping<T>>(x[at]);
+      out[at] = static_cast<T>(exclusive ? sum : sum + value);
+      sum += value;
     }
   });
 }

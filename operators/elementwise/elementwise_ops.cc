@@ -92,7 +92,7 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   if (LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD")) {
     T* dy = y_grad->mutable_data<T>();
-    std::fill_n(dy, y_grad->numel(), T(0));
+    ParallelFill(dy, y_grad->numel(), T(0));
     const auto by_y = [=](int64_t at, int64_t y_at) {
       return kIsLinear<Operation> ? Operation::ByY(T(), T(), d[at]) : Operation::ByY(x[at], y[y_at], d[at]);
     };

@@ -1,12 +1,17 @@
 // shape, size, is_empty, isfinite, isinf, isnan, where: facts about a tensor.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <string>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -37,39 +42,60 @@ void WhereKernel(const ExecutionContext& ctx) {
   const DDim& dims = condition.dims();
   const auto rank = static_cast<int64_t>(dims.size());
   const bool* holds = condition.data<bool>();
-  const int64_t count = std::count(holds, holds + condition.numel(), true);
-  int64_t* coordinate = ctx.Output("Out")->Resize({count, rank}).mutable_data<int64_t>();
-  for (int64_t at = 0; at < condition.numel(); ++at) {
-    if (!holds[at]) {
-      continue;
+  const int64_t numel = condition.numel();
+  // How many hold before each block.
+  PoolVector<int64_t> counts(static_cast<size_t>((numel + kElementsPerBlock - 1) / kElementsPerBlock + 1), 0);
+  const auto block = [](int64_t begin) { return static_cast<size_t>(begin / kElementsPerBlock); };
+  ParallelFor(numel, kElementsPerBlock, [&](int64_t begin, int64_t end) {
+    counts[block(begin) + 1] = std::count(holds + begin, holds + end, true);
+  });
+  std::partial_sum(counts.begin(), counts.end(), counts.begin());
+  int64_t* out = ctx.Output("Out")->Resize({counts.back(), rank}).mutable_data<int64_t>();
+  ParallelFor(numel, kElementsPerBlock, [&](int64_t begin, int64_t end) {
+    int64_t* coordinate = out + counts[block(begin)] * rank;
+    for (int64_t at = begin; at < end; ++at) {
+      if (!holds[at]) {
+        continue;
+      }
+      int64_t rest = at;
+      for (size_t d = dims.size(); d-- > 0; rest /= dims[d]) {
+        coordinate[d] = rest % dims[d];
+      }
+      coordinate += rank;
     }
-    int64_t rest = at;
-    for (size_t d = dims.size(); d-- > 0; rest /= dims[d]) {
-      coordinate[d] = rest % dims[d];
-    }
-    coordinate += rank;
-  }
+  });
 }
 
 enum class Finding { kAllFinite, kAnyInfinite, kAnyNaN };
+
+// Whether any element is what is looked for: not finite, for kAllFinite.
+template <Finding kFinding, typename T>
+bool IsFound(T value) {
+  const auto number = static_cast<double>(value);
+  if constexpr (kFinding == Finding::kAllFinite) {
+    return !std::isfinite(number);
+  } else if constexpr (kFinding == Finding::kAnyInfinite) {
+    return std::isinf(number);
+  } else {
+    return std::isnan(number);
+  }
+}
 
 template <typename T, Finding kFinding>
 void FindKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ElementsIn(ctx, "X");
   const T* x = x_tensor.data<T>();
-  const T* end = x + x_tensor.numel();
-  bool* out = ctx.Output("Out")->mutable_data<bool>();
-  switch (kFinding) {
-    case Finding::kAllFinite:
-      *out = std::all_of(x, end, [](T value) { return std::isfinite(static_cast<double>(value)); });
-      break;
-    case Finding::kAnyInfinite:
-      *out = std::any_of(x, end, [](T value) { return std::isinf(static_cast<double>(value)); });
-      break;
-    case Finding::kAnyNaN:
-      *out = std::any_of(x, end, [](T value) { return std::isnan(static_cast<double>(value)); });
-      break;
-  }
+  std::atomic<bool> found = false;  // relaxed: ParallelFor's end orders it
+  ParallelFor(x_tensor.numel(), kElementsPerBlock, [x, &found](int64_t begin, int64_t end) {
+    int any = 0;  // without a branch for each element, so that the compiler can vectorise the loop
+    for (int64_t i = begin; i < end; ++i) {
+      any |= static_cast<int>(IsFound<kFinding>(x[i]));
+    }
+    if (any != 0) {
+      found.store(true, std::memory_order_relaxed);
+    }
+  });
+  *ctx.Output("Out")->mutable_data<bool>() = found.load(std::memory_order_relaxed) != (kFinding == Finding::kAllFinite);
 }
 
 void InferOneBool(InferShapeContext& ctx) { SetOutput(ctx, "Out", {1}, DataType::kBool); }

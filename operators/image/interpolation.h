@@ -177,7 +177,7 @@ void InterpolateKernel(const ExecutionContext& ctx) {
   }
   const T* x = x_tensor.data<T>();
   if constexpr (std::is_floating_point_v<T>) {
-    std::fill_n(out, out_tensor->numel(), T(0));
+    ParallelFill(out, out_tensor->numel(), T(0));
     InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
         [=](int64_t from, int64_t to, const PixelWeights<T>& weights) { out[to] += weights.Product() * x[from]; });
   } else {
@@ -197,7 +197,7 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
-  std::fill_n(dx, x_grad->numel(), T(0));
+  ParallelFill(dx, x_grad->numel(), T(0));
   if (out_grad.numel() == 0) {
     return;
   }

@@ -70,7 +70,7 @@ void SimilarityFocusKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   T* out = ctx.Output("Out")->mutable_data<T>();
-  std::fill_n(out, x_tensor.numel(), T(0));
+  ParallelFill(out, x_tensor.numel(), T(0));
   if (x_tensor.numel() == 0) {
     return;
   }
@@ -78,22 +78,22 @@ void SimilarityFocusKernel(const ExecutionContext& ctx) {
   const auto& indexes = ctx.Attr<std::vector<int32_t>>("indexes");
   const T* x = x_tensor.data<T>();
   const auto places = static_cast<size_t>(s.rows * s.cols);
-  PoolVector<int64_t> order(places);
-  PoolVector<char> marked(places);
   const int64_t size = Numel(dims, 1, dims.size());
-  for (int64_t n = 0; n < dims[0]; ++n, x += size, out += size) {
-    std::fill(marked.begin(), marked.end(), 0);
+  const auto focus = [=, &indexes](int64_t n) {
+    PoolVector<int64_t> order(places);
+    PoolVector<char> marked(places, 0);
     for (const int32_t index : indexes) {
-      Focus(s, x + index * s.channel_stride, &order, &marked);
+      Focus(s, x + n * size + index * s.channel_stride, &order, &marked);
     }
     for (size_t place = 0; place < places; ++place) {
       const auto p = static_cast<int64_t>(place);
-      T* to = out + p / s.cols * s.row_stride + p % s.cols * s.col_stride;
+      T* to = out + n * size + p / s.cols * s.row_stride + p % s.cols * s.col_stride;
       for (int64_t c = 0; marked[place] != 0 && c < s.channels; ++c) {
         to[c * s.channel_stride] = T(1);
       }
     }
-  }
+  };
+  ParallelForEach(dims[0], focus, size + 16 * s.rows * s.cols * static_cast<int64_t>(indexes.size()));
 }
 
 }  // namespace

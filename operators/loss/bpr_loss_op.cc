@@ -5,21 +5,24 @@
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/sigmoid.h"
 
 namespace headrace::ops {
 namespace {
 
-// Calls visit(row, first element of the row, its label) for each row.
+// Calls visit(row, first element of the row, its label) for each row, from several threads.
 template <typename Visit>
-void ForEachRow(const ExecutionContext& ctx, Visit&& visit) {
+void ForEachRow(const ExecutionContext& ctx, const Visit& visit) {
   const DDim& dims = ctx.Input("X").dims();
+  const int64_t classes = dims[1];
   const int64_t* label = ctx.Input("Label").data<int64_t>();
-  for (int64_t r = 0; r < dims[0]; ++r) {
-    HR_ENFORCE(0 <= label[r] && label[r] < dims[1], OutOfRange, "input Label: row ", r, " has class ", label[r],
-               ", expected one in [0, ", dims[1], ")");
-    visit(r, r * dims[1], label[r]);
-  }
+  const auto visit_row = [=](int64_t r) {
+    HR_ENFORCE(0 <= label[r] && label[r] < classes, OutOfRange, "input Label: row ", r, " has class ", label[r],
+               ", expected one in [0, ", classes, ")");
+    visit(r, r * classes, label[r]);
+  };
+  ParallelForEach(dims[0], visit_row, /*work=*/16 * classes);
 }
 
 template <typename T>

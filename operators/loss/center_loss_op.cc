@@ -1,6 +1,5 @@
 // center_loss: how far rows are from the centres of their classes, which move towards them (Y. Wen et al., A
 // discriminative feature learning approach for deep face recognition, 2016).
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -8,6 +7,8 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/numbered_rows.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/scratch.h"
 
@@ -20,21 +21,21 @@ void MoveCenters(int64_t rows, int64_t width, const int64_t* label, const T* dif
                  T* centers) {
   Tensor memory;
   T* sums = Scratch<T>(&memory, classes * width);
-  std::fill_n(sums, classes * width, T(0));
+  ParallelFill(sums, classes * width, T(0));
   PoolVector<int64_t> counts(static_cast<size_t>(classes), 1);
-  for (int64_t r = 0; r < rows; ++r) {
-    ++counts[static_cast<size_t>(label[r])];
-    T* sum = sums + label[r] * width;
+  ForEachNumberedRow(label, rows, classes, width, [=, counts = counts.data()](int64_t r, int64_t c) {
+    ++counts[c];
     for (int64_t i = 0; i < width; ++i) {
-      sum[i] += diff[r * width + i];
+      sums[c * width + i] += diff[r * width + i];
     }
-  }
-  for (int64_t c = 0; c < classes; ++c) {
-    const T share = rate / static_cast<T>(counts[static_cast<size_t>(c)]);
+  });
+  const auto move = [=, counts = counts.data()](int64_t c) {
+    const T share = rate / static_cast<T>(counts[c]);
     for (int64_t i = c * width; i < (c + 1) * width; ++i) {
       centers[i] += share * sums[i];
     }
-  }
+  };
+  ParallelForEach(classes, move, width);
 }
 
 template <typename T>
@@ -51,7 +52,7 @@ void CenterLossKernel(const ExecutionContext& ctx) {
   T* centers_out = ctx.Output("CentersOut")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   const T* centers = centers_tensor.data<T>();
-  for (int64_t r = 0; r < rows; ++r) {
+  const auto compare = [=](int64_t r) {
     HR_ENFORCE(0 <= label[r] && label[r] < classes, OutOfRange, "input Label: row ", r, " has class ", label[r],
                ", expected one in [0, ", classes, ")");
     const T* center = centers + label[r] * width;
@@ -60,9 +61,10 @@ void CenterLossKernel(const ExecutionContext& ctx) {
       d[i] = x[r * width + i] - center[i];
     }
     loss[r] = SumOf<T>(width, [d](int64_t i) { return d[i] * d[i]; }) / 2;
-  }
+  };
+  ParallelForEach(rows, compare, 2 * width);
   if (centers_out != centers) {
-    std::copy_n(centers, classes * width, centers_out);
+    ParallelCopy(centers, classes * width, centers_out);
   }
   if (ctx.Attr<bool>("need_update") && !ctx.Attr<bool>("is_test")) {
     MoveCenters(rows, width, label, diff, rate, classes, centers_out);
@@ -76,11 +78,12 @@ void CenterLossGradKernel(const ExecutionContext& ctx) {
   const T* diff = diff_tensor.data<T>();
   const T* d = ctx.Input("Loss@GRAD").data<T>();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  for (int64_t r = 0; r < diff_tensor.dims()[0]; ++r) {
+  const auto scale = [=](int64_t r) {
     for (int64_t i = r * width; i < (r + 1) * width; ++i) {
       dx[i] = d[r] * diff[i];
     }
-  }
+  };
+  ParallelForEach(diff_tensor.dims()[0], scale, width);
 }
 
 OpRegistrar&& CenterLossAttrs(OpRegistrar&& op) {

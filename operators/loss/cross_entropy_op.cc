@@ -39,10 +39,11 @@ void CrossEntropyKernel(const ExecutionContext& ctx) {
     });
   } else {
     const HardLabels labels(ctx, s.cols);
-    for (int64_t r = 0; r < s.rows; ++r, x += s.cols) {
+    const auto take = [=](int64_t r) {
       const int64_t label = labels[r];
-      y[r] = label < 0 ? T(0) : -Log(Tolerable(x[label]));
-    }
+      y[r] = label < 0 ? T(0) : -Log(Tolerable(x[r * s.cols + label]));
+    };
+    ParallelForEach(s.rows, take, /*work=*/64);  // a row that is not in a cache takes as long as many that are
   }
 }
 
@@ -64,13 +65,13 @@ void CrossEntropyGradKernel(const ExecutionContext& ctx) {
     });
   } else {
     const HardLabels labels(ctx, s.cols);
-    std::fill_n(dx, x_tensor.numel(), T(0));
-    for (int64_t r = 0; r < s.rows; ++r, x += s.cols, dx += s.cols) {
-      const int64_t label = labels[r];
-      if (label >= 0) {
-        dx[label] = -dy[r] / Tolerable(x[label]);
+    const auto spread = [=](int64_t r) {
+      std::fill_n(dx + r * s.cols, s.cols, T(0));
+      if (const int64_t label = labels[r]; label >= 0) {
+        dx[r * s.cols + label] = -dy[r] / Tolerable(x[r * s.cols + label]);
       }
-    }
+    };
+    ParallelForEach(s.rows, spread, s.cols);
   }
 }
 
@@ -83,11 +84,12 @@ void CrossEntropy2Kernel(const ExecutionContext& ctx) {
   T* y = ctx.Output("Y")->mutable_data<T>();
   T* match = ctx.Output("MatchX")->mutable_data<T>();
   ctx.Output("XShape")->mutable_data<T>();
-  for (int64_t r = 0; r < s.rows; ++r, x += s.cols) {
+  const auto take = [=](int64_t r) {
     const int64_t label = labels[r];
-    match[r] = label < 0 ? T(0) : x[label];
-    y[r] = label < 0 ? T(0) : -Log(Tolerable(x[label]));
-  }
+    match[r] = label < 0 ? T(0) : x[r * s.cols + label];
+    y[r] = label < 0 ? T(0) : -Log(Tolerable(match[r]));
+  };
+  ParallelForEach(s.rows, take, /*work=*/64);  // a row that is not in a cache takes as long as many that are
 }
 
 template <typename T>
@@ -98,13 +100,13 @@ void CrossEntropy2GradKernel(const ExecutionContext& ctx) {
   const T* dy = ctx.Input("Y@GRAD").data<T>();
   const HardLabels labels(ctx, s.cols);
   T* dx = x_grad->mutable_data<T>();
-  std::fill_n(dx, x_grad->numel(), T(0));
-  for (int64_t r = 0; r < s.rows; ++r, dx += s.cols) {
-    const int64_t label = labels[r];
-    if (label >= 0) {
-      dx[label] = -dy[r] / Tolerable(match[r]);
+  const auto spread = [=](int64_t r) {
+    std::fill_n(dx + r * s.cols, s.cols, T(0));
+    if (const int64_t label = labels[r]; label >= 0) {
+      dx[r * s.cols + label] = -dy[r] / Tolerable(match[r]);
     }
-  }
+  };
+  ParallelForEach(s.rows, spread, s.cols);
 }
 
 void InferCrossEntropy2(InferShapeContext& ctx) {

@@ -2,11 +2,13 @@
 // Connectionist temporal classification, 2006).
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -34,8 +36,8 @@ void AlignPadded(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Output");
   T* out = out_tensor->mutable_data<T>();
   T* lengths = ctx.Output("OutputLength")->mutable_data<T>();
-  std::fill_n(out, out_tensor->numel(), static_cast<T>(ctx.Attr<int32_t>("padding_value")));
-  for (int64_t s = 0; s < sequences.count(); ++s) {
+  ParallelFill(out, out_tensor->numel(), static_cast<T>(ctx.Attr<int32_t>("padding_value")));
+  const auto align = [=, &sequences](int64_t s) {
     int64_t n = 0;
     for (int64_t i = sequences.Begin(s); i < sequences.End(s); ++i) {
       if (stays(sequences.Begin(s), i)) {
@@ -43,7 +45,8 @@ void AlignPadded(const ExecutionContext& ctx) {
       }
     }
     lengths[s] = static_cast<T>(n);
-  }
+  };
+  ParallelForEach(sequences.count(), align, 4 * width);
 }
 
 template <typename T>
@@ -53,22 +56,24 @@ void CtcAlignKernel(const ExecutionContext& ctx) {
   }
   const LoDOffsets& offsets = SequencesOf(ctx, "Input");
   const CtcFilter<T> stays(ctx);
-  LoDOffsets kept = {0};
-  ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
+  LoDOffsets kept(offsets.size(), 0);
+  ForEachSequenceInParallel(offsets, /*work=*/4, [&](int64_t s, int64_t begin, int64_t end) {
     size_t n = 0;
     for (int64_t i = begin; i < end; ++i) {
       n += stays(begin, i) ? 1 : 0;
     }
-    kept.push_back(kept.back() + n);
+    kept[static_cast<size_t>(s + 1)] = n;
   });
+  std::partial_sum(kept.begin(), kept.end(), kept.begin());
   LoDTensor* out = ctx.Output("Output");
   if (kept.back() == 0) {  // Fluid's: a row that belongs to no sequence
     *out->Resize({1, 1}).template mutable_data<T>() = T(-1);
     out->set_lod({std::move(kept)});
     return;
   }
-  T* to = out->Resize({static_cast<int64_t>(kept.back()), 1}).template mutable_data<T>();
-  ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
+  T* data = out->Resize({static_cast<int64_t>(kept.back()), 1}).template mutable_data<T>();
+  ForEachSequenceInParallel(offsets, /*work=*/4, [&](int64_t s, int64_t begin, int64_t end) {
+    T* to = data + kept[static_cast<size_t>(s)];
     for (int64_t i = begin; i < end; ++i) {
       if (stays(begin, i)) {
         *to++ = stays.x[i];

@@ -7,12 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/row_gradient.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/numbered_rows.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -74,21 +78,24 @@ void HierarchicalSigmoidKernel(const ExecutionContext& ctx) {
   const int64_t length = paths.length();
   T* out = ctx.Output("Out")->mutable_data<T>();
   T* losses = ctx.Output("PreOut")->Resize({dims[0], length}).template mutable_data<T>();
-  std::fill_n(losses, dims[0] * length, std::log(T(2)));
+  ParallelFill(losses, dims[0] * length, std::log(T(2)));
   const T* x = ctx.Input("X").data<T>();
   const T* weight = ctx.Input("W").data<T>();
   const T* bias = ElementsOrNull<T>(ctx, "Bias");
-  for (int64_t r = 0; r < dims[0]; ++r, x += dims[1], losses += length) {
+  const int64_t width = dims[1];
+  const auto walk = [=, &paths](int64_t r) {
+    const T* row = x + r * width;
     T right = 0;
     paths.ForEachStep(r, [&](int64_t step, int64_t node, bool is_right) {
-      const T* w = weight + node * dims[1];
-      const T dot = SumOf<T>(dims[1], [=](int64_t i) { return x[i] * w[i]; });
+      const T* w = weight + node * width;
+      const T dot = SumOf<T>(width, [=](int64_t i) { return row[i] * w[i]; });
       const T score = std::clamp(dot + (bias == nullptr ? T(0) : bias[node]), T(-40), T(40));
-      losses[step] = std::log1p(std::exp(score));
+      losses[r * length + step] = std::log1p(std::exp(score));
       right += is_right ? score : T(0);
     });
-    out[r] = Sum(length, losses) - right;
-  }
+    out[r] = Sum(length, losses + r * length) - right;
+  };
+  ParallelForEach(dims[0], walk, length * (width + 64));
 }
 
 template <typename T>
@@ -113,24 +120,34 @@ void HierarchicalSigmoidGradKernel(const ExecutionContext& ctx) {
   const int64_t nodes = ctx.Input("W").dims()[0];
   const RowGradient<T> weight_grad(ctx, "W@GRAD", "W", nodes, sparse, met);
   const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", nodes, sparse, met);
-  for (int64_t r = 0; r < dims[0]; ++r, losses += paths.length()) {
+  // Of each step of each row: the node, -1 behind the end of a path, and the gradient of its score.
+  const int64_t length = paths.length();
+  const int64_t steps = dims[0] * length;
+  PoolVector<int64_t> node_memory(static_cast<size_t>(steps), -1);
+  Tensor slope_memory;
+  int64_t* step_node = node_memory.data();
+  T* slopes = Scratch<T>(&slope_memory, steps);
+  const auto walk = [=, &paths](int64_t r) {
     paths.ForEachStep(r, [&](int64_t step, int64_t node, bool is_right) {
+      const int64_t at = r * length + step;
       // sigmoid(score) = 1 − exp(−log(1 + exp(score)))
-      const T slope = d[r] * (-std::expm1(-losses[step]) - (is_right ? T(1) : T(0)));
-      if (weight_grad) {
-        T* to = weight_grad.Row(node);
-        for (int64_t i = 0; i < width; ++i) {
-          to[i] += slope * x[r * width + i];
-        }
-      }
+      const T slope = d[r] * (-std::expm1(-losses[at]) - (is_right ? T(1) : T(0)));
+      step_node[at] = node;
+      slopes[at] = slope;
       for (int64_t i = 0; dx != nullptr && i < width; ++i) {
         dx[r * width + i] += slope * weight[node * width + i];
       }
-      if (bias_grad) {
-        *bias_grad.Row(node) += slope;
-      }
     });
-  }
+  };
+  ParallelForEach(dims[0], walk, length * (width + 64));
+  ForEachNumberedRow(step_node, steps, nodes, width, [&](int64_t at, int64_t node) {
+    if (weight_grad) {
+      AddScaled(slopes[at], x + at / length * width, width, weight_grad.Row(node));
+    }
+    if (bias_grad) {
+      *bias_grad.Row(node) += slopes[at];
+    }
+  });
 }
 
 // Checks the inputs that operator and gradient share; returns the longest path, -1 if unknown.

@@ -1,12 +1,13 @@
 // kldiv_loss: the divergence of distributions (S. Kullback and R. Leibler, On information and sufficiency, 1951).
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/sigmoid.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -29,13 +30,14 @@ void KldivLossKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const T* target = ctx.Input("Target").data<T>();
   T* loss = ctx.Output("Loss")->mutable_data<T>();
-  const auto element = [=](int64_t i) { return target[i] > 0 ? target[i] * (std::log(target[i]) - x[i]) : T(0); };
+  const auto element = [=](int64_t i) {
+    const T divergence = target[i] * (Log(target[i]) - x[i]);  // in any case: a branch would keep the loop scalar
+    return target[i] > 0 ? divergence : T(0);
+  };
   if (ctx.Text("reduction") == "none") {
-    for (int64_t i = 0; i < n; ++i) {
-      loss[i] = element(i);
-    }
+    ParallelForEach(n, [=](int64_t i) { loss[i] = element(i); }, /*work=*/8);
   } else {
-    *loss = SumOf<T>(n, element) / KldivDivisor<T>(ctx);
+    *loss = ParallelSumOf<T>(n, element) / KldivDivisor<T>(ctx);
   }
 }
 
@@ -47,9 +49,7 @@ void KldivLossGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Loss@GRAD").data<T>();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T divisor = KldivDivisor<T>(ctx);
-  for (int64_t i = 0; i < n; ++i) {
-    dx[i] = -std::max(target[i], T(0)) * d[is_reduced ? 0 : i] / divisor;
-  }
+  ParallelForEach(n, [=](int64_t i) { dx[i] = -std::max(target[i], T(0)) * d[is_reduced ? 0 : i] / divisor; });
 }
 
 DDim CheckKldivLoss(const InferShapeContext& ctx) {

@@ -6,14 +6,18 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/log_uniform.h"
 #include "operators/loss/row_gradient.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/numbered_rows.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/philox.h"
+#include "operators/math/scratch.h"
 #include "operators/math/sigmoid.h"
 #include "operators/math/tensor_size.h"
 
@@ -133,18 +137,21 @@ void NceKernel(const ExecutionContext& ctx) {
   const T* weight = ctx.Input("Weight").data<T>();
   const T* bias = ElementsOrNull<T>(ctx, "Bias");
   const T* sample_weight = ElementsOrNull<T>(ctx, "SampleWeight");
-  for (int64_t r = 0; r < s.rows; ++r, x += s.width) {
+  const auto compare = [=](int64_t r) {
+    const T* row = x + r * s.width;
     T sum = 0;
-    for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {
-      const T* w = weight + *labels * s.width;
-      const T dot = SumOf<T>(s.width, [=](int64_t i) { return x[i] * w[i]; });
-      const T logit = dot + (bias == nullptr ? T(0) : bias[*labels]);
-      const T log_ratio = -Softplus(-logit) - static_cast<T>(std::log(noise.Probability(*labels) * s.noise_samples));
+    for (int64_t k = 0; k < s.samples; ++k) {
+      const int64_t label = labels[r * s.samples + k];
+      const T* w = weight + label * s.width;
+      const T dot = SumOf<T>(s.width, [=](int64_t i) { return row[i] * w[i]; });
+      const T logit = dot + (bias == nullptr ? T(0) : bias[label]);
+      const T log_ratio = -Softplus(-logit) - static_cast<T>(std::log(noise.Probability(label) * s.noise_samples));
       sum += Softplus(k < s.true_count ? -log_ratio : log_ratio);  // of o to b
-      *logits = 1 / (1 + std::exp(-logit));
+      logits[r * s.samples + k] = 1 / (1 + std::exp(-logit));
     }
     cost[r] = sum * (sample_weight == nullptr ? T(1) : sample_weight[r]);
-  }
+  };
+  ParallelForEach(s.rows, compare, s.samples * (s.width + 64));
 }
 
 template <typename T>
@@ -168,29 +175,32 @@ void NceGradKernel(const ExecutionContext& ctx) {
       sparse ? SortedOnce({labels, labels + s.rows * s.samples}) : PoolVector<int64_t>();
   const RowGradient<T> weight_grad(ctx, "Weight@GRAD", "Weight", classes, sparse, sampled);
   const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", classes, sparse, sampled);
-  for (int64_t r = 0; r < s.rows; ++r, x += s.width) {
+  Tensor slope_memory;
+  T* slopes = Scratch<T>(&slope_memory, s.rows * s.samples);  // the gradients of the scores
+  const auto compare = [=](int64_t r) {
     const T factor = d[r] * (sample_weight == nullptr ? T(1) : sample_weight[r]);
-    for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {
-      const T o = *logits;
-      const auto b = static_cast<T>(noise.Probability(*labels) * s.noise_samples);
+    for (int64_t k = 0; k < s.samples; ++k) {
+      const int64_t at = r * s.samples + k;
+      const T o = logits[at];
+      const auto b = static_cast<T>(noise.Probability(labels[at]) * s.noise_samples);
       // b = 0 has a limit even where o is 0.
       const T noise_slope = b == 0 ? 1 - o : o * (1 - o) / (o + b);
       const T true_slope = b == 0 ? T(0) : b * (o - 1) / (o + b);
-      const T slope = factor * (k < s.true_count ? true_slope : noise_slope);
-      if (weight_grad) {
-        T* to = weight_grad.Row(*labels);
-        for (int64_t i = 0; i < s.width; ++i) {
-          to[i] += slope * x[i];
-        }
-      }
-      for (int64_t i = 0; dx != nullptr && i < s.width; ++i) {
-        dx[r * s.width + i] += slope * weight[*labels * s.width + i];
-      }
-      if (bias_grad) {
-        *bias_grad.Row(*labels) += slope;
+      slopes[at] = factor * (k < s.true_count ? true_slope : noise_slope);
+      if (dx != nullptr) {
+        AddScaled(slopes[at], weight + labels[at] * s.width, s.width, dx + r * s.width);
       }
     }
-  }
+  };
+  ParallelForEach(s.rows, compare, s.samples * (s.width + 16));
+  ForEachNumberedRow(labels, s.rows * s.samples, classes, s.width, [&](int64_t at, int64_t label) {
+    if (weight_grad) {
+      AddScaled(slopes[at], x + at / s.samples * s.width, s.width, weight_grad.Row(label));
+    }
+    if (bias_grad) {
+      *bias_grad.Row(label) += slopes[at];
+    }
+  });
 }
 
 // Checks the inputs that operator and gradient share; returns the dims of SampleLabels.

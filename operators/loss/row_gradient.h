@@ -8,6 +8,7 @@
 #include "framework/memory_pool.h"
 #include "framework/operator.h"
 #include "operators/common/kernel_data.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -34,7 +35,7 @@ class RowGradient {
       *gradient->mutable_rows() = rows;
       dims[0] = static_cast<int64_t>(rows.size());
       data_ = gradient->mutable_value()->Resize(dims).template mutable_data<T>();
-      std::fill_n(data_, gradient->value().numel(), T(0));
+      ParallelFill(data_, gradient->value().numel(), T(0));
     }
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/log_uniform.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
 
 namespace headrace::ops {
@@ -109,17 +111,18 @@ void SampleLogitsKernel(const ExecutionContext& ctx) {
   const bool remove = ctx.Attr<bool>("remove_accidental_hits");
   const T far = static_cast<T>(kFar);
   const T* logits = ctx.Input("Logits").data<T>();
-  for (int64_t r = 0; r < s.rows; ++r, samples += s.samples, logits += s.classes) {
-    int64_t* const end_of_true = samples + s.true_count;
-    for (int64_t k = 0; k < s.samples; ++k, ++out, ++probabilities) {
-      const bool hit = remove && k >= s.true_count && std::find(samples, end_of_true, samples[k]) != end_of_true;
-      const T logit = logits[samples[k]] - (hit ? far : T(0));
-      *out = std::clamp(logit - std::clamp(std::log(*probabilities), -far, far), -far, far);
+  const auto take = [=](int64_t r) {
+    const int64_t* row = samples + r * s.samples;
+    const int64_t* const end_of_true = row + s.true_count;
+    for (int64_t k = 0; k < s.samples; ++k) {
+      const bool hit = remove && k >= s.true_count && std::find(row, end_of_true, row[k]) != end_of_true;
+      const T logit = logits[r * s.classes + row[k]] - (hit ? far : T(0));
+      const T log_probability = std::clamp(std::log(probabilities[r * s.samples + k]), -far, far);
+      out[r * s.samples + k] = std::clamp(logit - log_probability, -far, far);
     }
-    for (int64_t k = 0; k < s.true_count; ++k) {
-      *labels++ = k;
-    }
-  }
+    std::iota(labels + r * s.true_count, labels + (r + 1) * s.true_count, 0);
+  };
+  ParallelForEach(s.rows, take, s.samples * (16 + s.true_count));
 }
 
 template <typename T>
@@ -131,12 +134,14 @@ void SampleLogitsGradKernel(const ExecutionContext& ctx) {
   const int64_t* samples = samples_tensor.data<int64_t>();
   const T* d = ctx.Input("SampledLogits@GRAD").data<T>();
   T* dx = logits_grad->mutable_data<T>();
-  std::fill_n(dx, logits_grad->numel(), T(0));
-  for (int64_t i = 0, n = samples_tensor.numel(); i < n; ++i) {
-    const int64_t row = i / width;
-    EnforceClass("Samples", row, samples[i], classes);
-    dx[row * classes + samples[i]] += d[i];
-  }
+  const auto add = [=](int64_t row) {
+    std::fill_n(dx + row * classes, classes, T(0));
+    for (int64_t i = row * width; i < (row + 1) * width; ++i) {
+      EnforceClass("Samples", row, samples[i], classes);
+      dx[row * classes + samples[i]] += d[i];
+    }
+  };
+  ParallelForEach(samples_tensor.dims()[0], add, classes + width);
 }
 
 void InferSampleLogits(InferShapeContext& ctx) {

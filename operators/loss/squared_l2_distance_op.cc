@@ -22,7 +22,7 @@ void DistanceKernel(const ExecutionContext& ctx) {
   T* difference = ctx.Output("sub_result")->mutable_data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   if (s.rows == 0) {  // also where rows have no elements
-    std::fill_n(out, ctx.Output("Out")->numel(), T(0));
+    ParallelFill(out, ctx.Output("Out")->numel(), T(0));
   }
   ParallelFor(s.rows, RowsPerBlock(s.cols), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

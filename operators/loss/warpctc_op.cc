@@ -8,7 +8,9 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/scratch.h"
 #include "operators/math/softmax.h"
 #include "operators/sequence/sequences.h"
@@ -133,6 +135,47 @@ class CtcBatch {
   const LoDOffsets* lod_ = nullptr;
 };
 
+// What a thread works with.
+struct CtcMemory {
+  Tensor log;
+  Tensor softmax;
+  Tensor alpha;
+  Tensor beta;
+};
+
+// The loss of sequence `s`, and its gradient by the logits, which is left as it is where the loss is 0 for want of
+// frames, as in warp-ctc.
+template <typename T>
+T LossOfSequence(const States& states, const CtcBatch& batch, int64_t s, int64_t classes, const T* logits, T* grad,
+                 CtcMemory* memory) {
+  const int64_t frames = batch.Frames(s);
+  if (frames == 0 || frames < states.FramesNeeded()) {
+    return 0;
+  }
+  T* log_p = Scratch<T>(&memory->log, frames * classes);
+  T* p = Scratch<T>(&memory->softmax, frames * classes);
+  for (int64_t t = 0; t < frames; ++t) {
+    const T* row = logits + batch.Row(s, t) * classes;
+    Softmax(1, classes, row, p + t * classes);
+    const T max = *std::max_element(row, row + classes);  // not log(p), which may be 0
+    T sum = 0;
+    for (int64_t c = 0; c < classes; ++c) {
+      sum += std::exp(row[c] - max);
+    }
+    const T log_sum = max + std::log(sum);
+    for (int64_t c = 0; c < classes; ++c) {
+      log_p[t * classes + c] = row[c] - log_sum;
+    }
+  }
+  T* alpha = Scratch<T>(&memory->alpha, frames * states.Size());
+  const T log_total = Forward(states, frames, classes, log_p, alpha);
+  Backward(states, frames, classes, log_p, alpha, log_total, Scratch<T>(&memory->beta, 2 * states.Size()), p);
+  for (int64_t t = 0; t < frames; ++t) {
+    std::copy_n(p + t * classes, classes, grad + batch.Row(s, t) * classes);
+  }
+  return -log_total;
+}
+
 template <typename T>
 void WarpCtcKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
@@ -154,41 +197,16 @@ void WarpCtcKernel(const ExecutionContext& ctx) {
   T* grad = ctx.Output("WarpCTCGrad")->mutable_data<T>();
   LoDTensor* loss_tensor = ctx.Output("Loss");
   T* loss = loss_tensor->Resize({batch.count(), 1}).template mutable_data<T>();
-  std::fill_n(grad, logits.numel(), T(0));
-  Tensor log_memory;
-  Tensor softmax_memory;
-  Tensor alpha_memory;
-  Tensor beta_memory;
-  for (int64_t s = 0; s < batch.count(); ++s) {
-    const States states{label + labels.Begin(s), labels.Length(s), blank};
-    const int64_t n = batch.Frames(s);
-    loss[s] = 0;
-    if (n == 0 || n < states.FramesNeeded()) {  // as warp-ctc does
-      continue;
+  ParallelFill(grad, logits.numel(), T(0));
+  const T* x = logits.data<T>();
+  const int64_t work = 64 * logits.numel() / std::max<int64_t>(1, batch.count());
+  ParallelFor(batch.count(), RowsPerBlock(work), [=, &batch, &labels](int64_t begin, int64_t end) {
+    CtcMemory memory;
+    for (int64_t s = begin; s < end; ++s) {
+      const States states{label + labels.Begin(s), labels.Length(s), blank};
+      loss[s] = LossOfSequence(states, batch, s, classes, x, grad, &memory);
     }
-    T* log_p = Scratch<T>(&log_memory, n * classes);
-    T* p = Scratch<T>(&softmax_memory, n * classes);
-    for (int64_t t = 0; t < n; ++t) {
-      const T* row = logits.data<T>() + batch.Row(s, t) * classes;
-      Softmax(1, classes, row, p + t * classes);
-      const T max = *std::max_element(row, row + classes);  // not log(p), which may be 0
-      T sum = 0;
-      for (int64_t c = 0; c < classes; ++c) {
-        sum += std::exp(row[c] - max);
-      }
-      const T log_sum = max + std::log(sum);
-      for (int64_t c = 0; c < classes; ++c) {
-        log_p[t * classes + c] = row[c] - log_sum;
-      }
-    }
-    T* alpha = Scratch<T>(&alpha_memory, n * states.Size());
-    const T log_total = Forward(states, n, classes, log_p, alpha);
-    loss[s] = -log_total;
-    Backward(states, n, classes, log_p, alpha, log_total, Scratch<T>(&beta_memory, 2 * states.Size()), p);
-    for (int64_t t = 0; t < n; ++t) {
-      std::copy_n(p + t * classes, classes, grad + batch.Row(s, t) * classes);
-    }
-  }
+  });
 }
 
 template <typename T>
@@ -203,8 +221,8 @@ void WarpCtcGradKernel(const ExecutionContext& ctx) {
   T* dx = ctx.Output("Logits@GRAD")->mutable_data<T>();
   const T* grad = ctx.Input("WarpCTCGrad").data<T>();
   const T* d = loss_grad.data<T>();
-  std::fill_n(dx, logits.numel(), T(0));
-  for (int64_t s = 0; s < batch.count(); ++s) {
+  ParallelFill(dx, logits.numel(), T(0));
+  const auto scale = [=, &batch](int64_t s) {
     const int64_t frames = batch.Frames(s);
     const T factor = norm_by_times ? d[s] / static_cast<T>(frames) : d[s];
     for (int64_t t = 0; t < frames; ++t) {
@@ -213,7 +231,8 @@ void WarpCtcGradKernel(const ExecutionContext& ctx) {
         dx[i] = factor * grad[i];
       }
     }
-  }
+  };
+  ParallelForEach(batch.count(), scale, logits.numel() / std::max<int64_t>(1, batch.count()));
 }
 
 void CheckLogits(const InferShapeContext& ctx) {

@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "framework/thread_pool.h"
+#include "operators/math/tensor_size.h"
+
 namespace headrace::ops {
 
 // How many elements a block of a parallel loop has that does little with each.
@@ -31,6 +34,41 @@ inline int64_t RowsPerBlock(int64_t work) {
 #else
 #define HEADRACE_VECTORISED_WHOLE _Pragma("GCC unroll 1")
 #endif
+
+// Calls element(i) for each i of [0, n), from several threads. It uses elements of its own, as above. `work`: what one
+// costs, in elements of which little is made.
+template <typename Element>
+void ParallelForEach(int64_t n, const Element& element, int64_t work = 1) {
+  ParallelFor(n, RowsPerBlock(work), [&element](int64_t begin, int64_t end) {
+    const Element own = element;  // which nothing else points to, so that the compiler keeps what it holds in registers
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = begin; i < end; ++i) {
+      own(i);
+    }
+  });
+}
+
+// Calls visit(number of the line, its first element) for each line along the axis of `size`, from several threads. The
+// elements of a line are size.inner apart. `work`: what one of them costs, in elements of which little is made.
+template <typename Visit>
+void ForEachLine(const AxisSize& size, int64_t work, const Visit& visit) {
+  ParallelFor(size.outer * size.inner, RowsPerBlock(work * size.extent), [=](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) {
+      visit(line, line / size.inner * size.extent * size.inner + line % size.inner);
+    }
+  });
+}
+
+// std::fill_n and std::copy_n, by several threads.
+template <typename T>
+void ParallelFill(T* to, int64_t n, T value) {
+  ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) { std::fill(to + begin, to + end, value); });
+}
+template <typename T>
+void ParallelCopy(const T* from, int64_t n, T* to) {
+  ParallelFor(n, kElementsPerBlock,
+              [=](int64_t begin, int64_t end) { std::copy(from + begin, from + end, to + begin); });
+}
 
 // Also for integers, which never are.
 template <typename T>

@@ -1,6 +1,7 @@
 #include "operators/math/index_map.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 namespace headrace::ops {
@@ -80,11 +81,35 @@ template <typename T>
 void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   T* dx = x_grad->mutable_data<T>();
   const T* d = out_grad.data<T>();
-  std::fill_n(dx, x_grad->numel(), T(0));
-  ForEachRun([=](int64_t at, int64_t from_at, int64_t n) {
-    for (int64_t i = 0; from_at >= 0 && i < n; ++i) {
-      dx[from_at + i] += d[at + i];
-    }
+  const int64_t numel = x_grad->numel();
+  ParallelFill(dx, numel, T(0));
+  if (Empty(to_dims_) || numel == 0) {
+    return;
+  }
+  const Plan plan = MakePlan();
+  // Each thread adds to elements of its own, in the order of `to`: those with some indices in one of the outer
+  // dimensions, or, where none has more than one, some that lie side by side. The first dimension that is long enough
+  // for several threads is the one in which theirs lie closest together.
+  const auto outer_end = from_dims_.begin() + static_cast<std::ptrdiff_t>(plan.outer.size());
+  constexpr int64_t kLong = 16;
+  const auto first_long = std::find_if(from_dims_.begin(), outer_end, [](int64_t extent) { return extent >= kLong; });
+  const auto split = first_long != outer_end ? first_long : std::max_element(from_dims_.begin(), outer_end);
+  if (split != outer_end && *split > 1) {
+    ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()), [=](int64_t at, int64_t from, int64_t n) {
+      for (int64_t i = 0; from >= 0 && i < n; ++i) {
+        dx[from + i] += d[at + i];
+      }
+    });
+    return;
+  }
+  const int64_t grain = std::max(kElementsPerBlock, (numel + PoolThreads() - 1) / PoolThreads());
+  ParallelFor(numel, grain, [=, this, &plan](int64_t begin, int64_t end) {
+    ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), [=](int64_t at, int64_t from, int64_t n) {
+      const int64_t last = std::min(from + n, end);
+      for (int64_t i = std::max(from, begin); from >= 0 && i < last; ++i) {
+        dx[i] += d[at + (i - from)];
+      }
+    });
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "framework/ddim.h"
@@ -32,16 +34,7 @@ class IndexMap {
   static IndexMap OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows);
 
   // Calls visit(to, from, n) for each run of n elements that lie side by side in both tensors; `from` is -1 for those
-  // that come from nowhere. In the order of `to`.
-  template <typename Visit>
-  void ForEachRun(const Visit& visit) const {
-    if (!Empty(to_dims_)) {
-      const Plan plan = MakePlan();
-      ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), visit);
-    }
-  }
-
-  // The same, from several threads, in any order.
+  // that come from nowhere. From several threads, in any order.
   template <typename Visit>
   void ForEachRunInParallel(const Visit& visit) const {
     if (Empty(to_dims_)) {
@@ -63,8 +56,8 @@ class IndexMap {
   // nullptr) where they come from nowhere.
   void Move(const LoDTensor& x, LoDTensor* out, const void* fill = nullptr) const;
 
-  // The transpose of Move: x_grad, which has its dims, becomes the sum of the elements of `out_grad` that came from
-  // each of its elements.
+  // The transpose of Move, by several threads: x_grad, which has its dims, becomes the sum of the elements of
+  // `out_grad` that came from each of its elements.
   template <typename T>
   void AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const;
 
@@ -100,6 +93,47 @@ class IndexMap {
         visit(r * plan.row + segment.to, inside && segment.from >= 0 ? base + segment.from : -1, segment.n);
       }
     }
+  }
+
+  // ForEachRun from several threads, each of which has, in the order of `to`, those that come from some indices of
+  // outer dimension `d`.
+  template <typename Visit>
+  void ForEachRunByIndex(const Plan& plan, size_t d, const Visit& visit) const {
+    const PoolVector<int64_t>& map = maps_[d];
+    // The indices in `to` that come from index i of `from`: order[ends[i - 1]] to order[ends[i]], not included.
+    PoolVector<int64_t> ends(static_cast<size_t>(from_dims_[d]) + 1, 0);
+    for (const int64_t from : map) {
+      ends[static_cast<size_t>(from + 1)] += 1;  // the first: those from nowhere
+    }
+    const auto nowhere = static_cast<size_t>(ends[0]);
+    ends[0] = 0;
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    PoolVector<int64_t> order(map.size() - nowhere);
+    PoolVector<int64_t> places = ends;
+    for (size_t i = 0; i < map.size(); ++i) {
+      if (map[i] >= 0) {
+        order[static_cast<size_t>(places[static_cast<size_t>(map[i])]++)] = static_cast<int64_t>(i);
+      }
+    }
+    const auto extent = static_cast<int64_t>(map.size());
+    const auto index = static_cast<std::ptrdiff_t>(d);
+    const int64_t before = std::accumulate(to_dims_.begin(), to_dims_.begin() + index, int64_t{1}, std::multiplies<>());
+    const int64_t rows = plan.rows / before / extent;  // of one index
+    const int64_t work = plan.rows * plan.row / from_dims_[d];
+    ParallelFor(from_dims_[d], RowsPerBlock(work), [&](int64_t begin, int64_t end) {
+      const int64_t last = ends[static_cast<size_t>(end)];
+      for (int64_t b = 0; b < before; ++b) {
+        for (int64_t k = ends[static_cast<size_t>(begin)]; k < last;) {
+          const int64_t first = order[static_cast<size_t>(k)];
+          int64_t n = 1;  // neighbours together
+          for (++k; k < last && order[static_cast<size_t>(k)] == first + n; ++k) {
+            ++n;
+          }
+          const int64_t row = (b * extent + first) * rows;
+          ForEachRunOf(plan, row, row + n * rows, 0, plan.segments.size(), visit);
+        }
+      }
+    });
   }
 
   static bool Empty(const DDim& dims);

@@ -1,10 +1,13 @@
 // accuracy: how many rows have their label among their top k.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -16,11 +19,17 @@ void AccuracyKernel(const ExecutionContext& ctx) {
   const int64_t k = indices_tensor.dims()[1];
   const int64_t* indices = indices_tensor.data<int64_t>();
   const int64_t* label = ctx.Input("Label").data<int64_t>();
-  int32_t correct = 0;
-  for (int64_t r = 0; r < rows; ++r, indices += k) {
-    HR_ENFORCE(label[r] >= 0, OutOfRange, "input Label: row ", r, " has class ", label[r], ", expected 0 or more");
-    correct += std::find(indices, indices + k, label[r]) != indices + k ? 1 : 0;
-  }
+  std::atomic<int32_t> count = 0;  // relaxed: ParallelFor's end orders it
+  ParallelFor(rows, RowsPerBlock(k), [=, &count](int64_t begin, int64_t end) {
+    int32_t found = 0;
+    for (int64_t r = begin; r < end; ++r) {
+      HR_ENFORCE(label[r] >= 0, OutOfRange, "input Label: row ", r, " has class ", label[r], ", expected 0 or more");
+      const int64_t* row = indices + r * k;
+      found += std::find(row, row + k, label[r]) != row + k ? 1 : 0;
+    }
+    count.fetch_add(found, std::memory_order_relaxed);
+  });
+  const int32_t correct = count.load(std::memory_order_relaxed);
   *ctx.Output("Accuracy")->mutable_data<float>() = static_cast<float>(correct) / static_cast<float>(rows);
   *ctx.Output("Correct")->mutable_data<int32_t>() = correct;
   *ctx.Output("Total")->mutable_data<int32_t>() = static_cast<int32_t>(rows);

@@ -8,6 +8,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/scratch.h"
 #include "operators/sequence/sequences.h"
 
@@ -39,15 +40,20 @@ void EditDistanceKernel(const ExecutionContext& ctx) {
   const int64_t* b = ctx.Input("Refs").data<int64_t>();
   float* out = ctx.Output("Out")->Resize({hyps.count(), 1}).mutable_data<float>();
   *ctx.Output("SequenceNum")->mutable_data<int64_t>() = hyps.count();
-  Tensor row_memory;
+  int64_t work = 0;
   for (int64_t s = 0; s < refs.count(); ++s) {
+    work += 4 * hyps.Length(s) * refs.Length(s);
+  }
+  const auto compare = [=, &hyps, &refs](int64_t s) {
     const int64_t n = refs.Length(s);
     HR_ENFORCE(n > 0 || !normalized, InvalidArgument, "input Refs: sequence ", s,
                " is empty; a normalized distance is divided by its length");
+    Tensor row_memory;
     const int64_t distance =
         Distance(a + hyps.Begin(s), hyps.Length(s), b + refs.Begin(s), n, Scratch<int64_t>(&row_memory, n + 1));
     out[s] = static_cast<float>(distance) / (normalized ? static_cast<float>(n) : 1.0F);
-  }
+  };
+  ParallelForEach(refs.count(), compare, work / std::max<int64_t>(1, refs.count()));
 }
 
 void InferEditDistance(InferShapeContext& ctx) {

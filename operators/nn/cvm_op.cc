@@ -5,6 +5,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -20,13 +21,16 @@ void CvmKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   T* y = ctx.Output("Y")->mutable_data<T>();
   const bool use_cvm = ctx.Attr<bool>("use_cvm");
-  for (int64_t r = 0; r < rows; ++r, x += width) {
+  const auto write = [=](int64_t r) {
+    const T* from = x + r * width;
+    T* to = y + r * (use_cvm ? width : width - kCounts);
     if (use_cvm) {
-      *y++ = std::log(x[0] + 1);
-      *y++ = std::log(x[1] + 1) - std::log(x[0] + 1);
+      *to++ = std::log(from[0] + 1);
+      *to++ = std::log(from[1] + 1) - std::log(from[0] + 1);
     }
-    y = std::copy(x + kCounts, x + width, y);
-  }
+    std::copy(from + kCounts, from + width, to);
+  };
+  ParallelForEach(rows, write, width + 32);
 }
 
 // The gradient of the counts is CVM: what it leads to is no optimizer, but a table that counts.
@@ -38,24 +42,22 @@ void CvmGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Y@GRAD").data<T>();
   T* dx = x_grad->mutable_data<T>();
   const int64_t skipped = ctx.Attr<bool>("use_cvm") ? kCounts : 0;
-  const auto write = [&](int64_t sequence, int64_t rows) {
-    for (int64_t r = 0; r < rows; ++r) {
-      dx = std::copy_n(counts + sequence * kCounts, kCounts, dx);
-      d += skipped;
-      dx = std::copy_n(d, width - kCounts, dx);
-      d += width - kCounts;
-    }
+  const auto write = [=](int64_t sequence, int64_t r) {
+    T* to = std::copy_n(counts + sequence * kCounts, kCounts, dx + r * width);
+    std::copy_n(d + r * (width - kCounts + skipped) + skipped, width - kCounts, to);
   };
   if (ctx.Input("X").lod_level() == 0) {
-    for (int64_t r = 0, n = x_grad->dims()[0]; r < n; ++r) {
-      write(r, 1);
-    }
+    ParallelForEach(x_grad->dims()[0], [=](int64_t r) { write(r, r); }, width);
     return;
   }
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
   HR_ENFORCE(SequenceCount(offsets) == ctx.Input("CVM").dims()[0], InvalidArgument, "input CVM: expected ",
              SequenceCount(offsets), " rows, one for each sequence of X, got ", ctx.Input("CVM").dims()[0]);
-  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) { write(s, end - begin); });
+  ForEachSequenceInParallel(offsets, width, [=](int64_t s, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      write(s, r);
+    }
+  });
 }
 
 // Returns the dims of Y.

@@ -162,7 +162,7 @@ void MovingAverageScaleKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   T* out = ctx.Output("Out")->mutable_data<T>();
   if (out != x.data<T>()) {
-    std::copy_n(x.data<T>(), x.numel(), out);
+    ParallelCopy(x.data<T>(), x.numel(), out);
   }
 }
 

@@ -9,36 +9,35 @@
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/numbered_rows.h"
 
 namespace headrace::ops {
 namespace {
 
-// Calls visit(place in Ids, row of W) for each id; -1 if that is padding. Several threads have `grain` ids at a time.
-// Throws OutOfRange naming place and value.
-template <typename Visit>
-void ForEachPlaceOfIds(const ExecutionContext& ctx, int64_t grain, const Visit& visit) {
-  const LoDTensor& ids_tensor = ctx.Input("Ids");
-  const int64_t rows = ctx.Input("W").dims()[0];
-  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
-  const int64_t* ids = ids_tensor.data<int64_t>();
-  ParallelFor(ids_tensor.numel(), grain, [=, &visit](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      HR_ENFORCE(0 <= ids[i] && ids[i] < rows, OutOfRange, "input Ids: row ", i, " has id ", ids[i],
-                 ", expected one in [0, ", rows, ")");
-      visit(i, ids[i] == padding ? -1 : ids[i]);
-    }
-  });
-}
+// The rows of W that Ids name.
+class IdRows {
+ public:
+  explicit IdRows(const ExecutionContext& ctx)
+      : ids_(ctx.Input("Ids").data<int64_t>()),
+        count_(ctx.Input("Ids").numel()),
+        rows_(ctx.Input("W").dims()[0]),
+        padding_(ctx.Attr<int64_t>("padding_idx")) {}
 
-// Calls visit(place in Ids, row of W) for each id that is not padding, one after the other.
-template <typename Visit>
-void ForEachId(const ExecutionContext& ctx, const Visit& visit) {
-  ForEachPlaceOfIds(ctx, ctx.Input("Ids").numel(), [&visit](int64_t i, int64_t id) {
-    if (id >= 0) {
-      visit(i, id);
-    }
-  });
-}
+  int64_t count() const { return count_; }
+
+  // That of id `i`; -1 if it is padding. Throws OutOfRange naming place and value.
+  int64_t operator()(int64_t i) const {
+    HR_ENFORCE(0 <= ids_[i] && ids_[i] < rows_, OutOfRange, "input Ids: row ", i, " has id ", ids_[i],
+               ", expected one in [0, ", rows_, ")");
+    return ids_[i] == padding_ ? -1 : ids_[i];
+  }
+
+ private:
+  const int64_t* ids_;
+  int64_t count_;
+  int64_t rows_;
+  int64_t padding_;
+};
 
 template <typename T>
 void LookupKernel(const ExecutionContext& ctx) {
@@ -46,15 +45,17 @@ void LookupKernel(const ExecutionContext& ctx) {
   const int64_t width = table.dims()[1];
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* w = table.data<T>();
-  // A row that is not in a cache takes as long as many that are.
-  ForEachPlaceOfIds(ctx, RowsPerBlock(width + 64), [=](int64_t i, int64_t id) {
+  const IdRows ids(ctx);
+  const auto look_up = [=](int64_t i) {
+    const int64_t id = ids(i);
     T* row = out + i * width;
     if (id < 0) {
       std::fill_n(row, width, T(0));
     } else {
       std::copy_n(w + id * width, width, row);
     }
-  });
+  };
+  ParallelForEach(ids.count(), look_up, width + 64);  // a row that is not in a cache takes as long as many that are
 }
 
 // The row of each id, in their order, however often it occurs.
@@ -66,9 +67,21 @@ void SparseLookupGradKernel(const ExecutionContext& ctx) {
   w_grad->set_height(table[0]);
   PoolVector<int64_t>& rows = *w_grad->mutable_rows();
   rows.clear();
-  ForEachId(ctx, [&](int64_t, int64_t id) { rows.push_back(id); });
-  T* to = w_grad->mutable_value()->Resize({static_cast<int64_t>(rows.size()), table[1]}).template mutable_data<T>();
-  ForEachId(ctx, [&, width = table[1]](int64_t i, int64_t) { to = std::copy_n(d + i * width, width, to); });
+  PoolVector<int64_t> places;
+  const IdRows ids(ctx);
+  for (int64_t i = 0; i < ids.count(); ++i) {
+    if (const int64_t id = ids(i); id >= 0) {
+      rows.push_back(id);
+      places.push_back(i);
+    }
+  }
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t width = table[1];
+  T* to = w_grad->mutable_value()->Resize({count, width}).template mutable_data<T>();
+  const auto copy_row = [=, places = places.data()](int64_t i) {
+    std::copy_n(d + places[i] * width, width, to + i * width);
+  };
+  ParallelForEach(count, copy_row, width);
 }
 
 template <typename T>
@@ -82,17 +95,12 @@ void LookupGradKernel(const ExecutionContext& ctx) {
   T* dw = w_grad->mutable_data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const int64_t rows = w_grad->dims()[0];
-  // Each thread goes through all ids, for rows of its own.
-  const int64_t grain = std::max(RowsPerBlock(width), (rows + PoolThreads() - 1) / PoolThreads());
-  ParallelFor(rows, grain, [=, &ctx](int64_t begin, int64_t end) {
-    std::fill_n(dw + begin * width, (end - begin) * width, T(0));
-    ForEachId(ctx, [=](int64_t i, int64_t id) {
-      if (begin <= id && id < end) {
-        for (int64_t c = 0; c < width; ++c) {
-          dw[id * width + c] += d[i * width + c];
-        }
-      }
-    });
+  const IdRows ids(ctx);
+  ParallelFill(dw, w_grad->numel(), T(0));
+  ForEachNumberedRow(ids.count(), ids, rows, width, [=](int64_t i, int64_t id) {
+    for (int64_t c = 0; c < width; ++c) {
+      dw[id * width + c] += d[i * width + c];
+    }
   });
 }
 

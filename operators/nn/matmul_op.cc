@@ -6,6 +6,7 @@
 #include "framework/thread_pool.h"
 #include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/gemm.h"
 #include "operators/math/tensor_size.h"
 
@@ -117,8 +118,8 @@ void MatmulGradKernel(const ExecutionContext& ctx) {
   T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
   T* dy = y_grad == nullptr ? nullptr : y_grad->mutable_data<T>();
   if (Numel(s.out) == 0) {
-    std::fill_n(dx, dx == nullptr ? 0 : x_grad->numel(), T(0));
-    std::fill_n(dy, dy == nullptr ? 0 : y_grad->numel(), T(0));
+    ParallelFill(dx, dx == nullptr ? 0 : x_grad->numel(), T(0));
+    ParallelFill(dy, dy == nullptr ? 0 : y_grad->numel(), T(0));
     return;
   }
   const T* x_data = x.data<T>();

@@ -247,7 +247,7 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const T* variance = ctx.Input("Variance").data<T>();
 
   if (!running && s.count == 1) {
-    std::copy_n(x, x_tensor.numel(), y);
+    ParallelCopy(x, x_tensor.numel(), y);
     std::copy_n(mean, s.channels, mean_out);
     std::copy_n(variance, s.channels, variance_out);
     std::fill_n(saved_mean, s.channels, T(0));
@@ -326,7 +326,7 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
   const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
 
   if (!running && s.count == 1) {
-    std::copy_n(dy, dx == nullptr ? 0 : x_tensor.numel(), dx);
+    ParallelCopy(dy, dx == nullptr ? 0 : x_tensor.numel(), dx);
     std::fill_n(dscale, dscale == nullptr ? 0 : s.channels, T(0));
     std::fill_n(dbias, dbias == nullptr ? 0 : s.channels, T(0));
     return;

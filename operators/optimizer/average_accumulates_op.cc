@@ -7,6 +7,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -33,7 +34,7 @@ void AverageAccumulatesKernel(const ExecutionContext& ctx) {
   const T* in_1 = ctx.Input("in_sum_1").data<T>();
   const T* in_2 = ctx.Input("in_sum_2").data<T>();
   const T* in_3 = ctx.Input("in_sum_3").data<T>();
-  for (int64_t i = 0; i < n; ++i) {
+  ParallelForEach(n, [=](int64_t i) {
     T sum_1 = in_1[i] + param[i];
     T sum_2 = in_2[i];
     T sum_3 = in_3[i];
@@ -48,7 +49,7 @@ void AverageAccumulatesKernel(const ExecutionContext& ctx) {
     out_1[i] = sum_1;
     out_2[i] = sum_2;
     out_3[i] = sum_3;
-  }
+  });
   if (is_full) {
     old_terms = terms;
     terms = 0;

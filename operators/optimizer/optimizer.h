@@ -76,7 +76,7 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
     for (const Update& change : updates) {
       const T* from = ctx.Input(change.in).data<T>();
       if (T* to = ctx.Output(change.out)->mutable_data<T>(); to != from) {
-        std::copy_n(from, numel, to);
+        ParallelCopy(from, numel, to);
       }
     }
     ForEachMergedRowInParallel<T>(grad, [&](int64_t row, const T* g) { update_range(row * width, width, g); });

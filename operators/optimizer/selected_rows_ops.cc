@@ -3,6 +3,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/row_merge.h"
 
 namespace headrace::ops {
@@ -27,7 +28,7 @@ void GetTensorKernel(const ExecutionContext& ctx) {
   const Tensor& value = RowsOf(ctx).value();
   LoDTensor* out = ctx.Output("Out");
   out->Resize(value.dims());
-  std::copy_n(value.data<T>(), value.numel(), out->mutable_data<T>());
+  ParallelCopy(value.data<T>(), value.numel(), out->mutable_data<T>());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
 #include "operators/math/tensor_size.h"
 
@@ -40,17 +41,22 @@ void RandomCropKernel(const ExecutionContext& ctx) {
   }
   const int64_t instances = Numel(x, 0, batch_dims);
   const int64_t size = Numel(x, batch_dims, x.size());
-  uint64_t draw = 0;
-  for (int64_t i = 0; i < instances; ++i) {
-    const T* from = x_tensor.data<T>() + i * size;
+  const DDim& to = out_tensor->dims();
+  const int64_t out_size = Numel(to, batch_dims, to.size());
+  const T* data = x_tensor.data<T>();
+  const auto crop = [=, &x, &to, &stream, &strides](int64_t i) {
+    const T* from = data + i * size;
+    uint64_t draw = static_cast<uint64_t>(i) * (x.size() - batch_dims);
     for (size_t d = batch_dims; d < x.size(); ++d) {
       // A multiplication in place of a division: the bias, a 2^-32nd of the number of places, does not matter.
-      const auto places = static_cast<uint64_t>(x[d] - out_tensor->dims()[d] + 1);
+      const auto places = static_cast<uint64_t>(x[d] - to[d] + 1);
       const auto bits = static_cast<uint64_t>(stream.Block(draw++)[0]);
       from += static_cast<int64_t>(bits * places >> 32) * strides[d];
     }
-    CopyPart(x, out_tensor->dims(), batch_dims, strides, from, &out);
-  }
+    T* part = out + i * out_size;
+    CopyPart(x, to, batch_dims, strides, from, &part);
+  };
+  ParallelForEach(instances, crop, out_size);
   const PhiloxBlock next = stream.Block(~uint64_t{0});
   *ctx.Output("SeedOut")->mutable_data<int64_t>() =
       static_cast<int64_t>((static_cast<uint64_t>(next[0]) << 32 | next[1]) >> 1);

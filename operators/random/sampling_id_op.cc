@@ -3,6 +3,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
 
 namespace headrace::ops {
@@ -16,16 +17,17 @@ void SamplingIdKernel(const ExecutionContext& ctx) {
   const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
   const T* x = ctx.Input("X").data<T>();
-  for (int64_t r = 0; r < dims[0]; ++r, x += dims[1]) {
+  const auto choose = [=, classes = dims[1]](int64_t r) {
     const PhiloxBlock bits = stream.Block(static_cast<uint64_t>(r));
     const double u = UniformOfBits(bits[0], bits[1]);
     double left = min + (max - min) * u;
     int64_t chosen = 0;
-    while (chosen + 1 < dims[1] && (left -= static_cast<double>(x[chosen])) >= 0) {
+    while (chosen + 1 < classes && (left -= static_cast<double>(x[r * classes + chosen])) >= 0) {
       ++chosen;
     }
     out[r] = chosen;
-  }
+  };
+  ParallelForEach(dims[0], choose, 2 * dims[1] + 16);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ template <typename T>
 void MeanGradKernel(const ExecutionContext& ctx) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   const T d = *ctx.Input("Out@GRAD").data<T>() / static_cast<T>(x_grad->numel());
-  std::fill_n(x_grad->mutable_data<T>(), x_grad->numel(), d);
+  ParallelFill(x_grad->mutable_data<T>(), x_grad->numel(), d);
 }
 
 // --- reduce_sum, reduce_mean: along some dimensions ---

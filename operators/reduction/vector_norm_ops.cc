@@ -16,14 +16,14 @@ template <typename T>
 void L1NormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const T* x = x_tensor.data<T>();
-  *ctx.Output("Out")->mutable_data<T>() = SumOf<T>(x_tensor.numel(), [x](int64_t i) { return std::abs(x[i]); });
+  *ctx.Output("Out")->mutable_data<T>() = ParallelSumOf<T>(x_tensor.numel(), [x](int64_t i) { return std::abs(x[i]); });
 }
 
 template <typename T>
 void SquaredL2NormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const T* x = x_tensor.data<T>();
-  *ctx.Output("Out")->mutable_data<T>() = SumOf<T>(x_tensor.numel(), [x](int64_t i) { return x[i] * x[i]; });
+  *ctx.Output("Out")->mutable_data<T>() = ParallelSumOf<T>(x_tensor.numel(), [x](int64_t i) { return x[i] * x[i]; });
 }
 
 template <typename T, bool kSquared>
@@ -32,9 +32,8 @@ void WholeNormGradKernel(const ExecutionContext& ctx) {
   T* dx = x_grad->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const T d = *ctx.Input("Out@GRAD").data<T>();
-  for (int64_t i = 0, n = x_grad->numel(); i < n; ++i) {
-    dx[i] = d * (kSquared ? 2 * x[i] : static_cast<T>((x[i] > 0) - (x[i] < 0)));
-  }
+  ParallelForEach(x_grad->numel(),
+                  [=](int64_t i) { dx[i] = d * (kSquared ? 2 * x[i] : static_cast<T>((x[i] > 0) - (x[i] < 0))); });
 }
 
 OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
@@ -59,7 +58,7 @@ void ForEachVector(const DDim& dims, size_t axis, const Visit& visit) {
   const int64_t inner = Numel(dims, axis + 1, dims.size());
   // Vectors without elements have norms, too.
   const int64_t vectors = inner == 0 ? 0 : Numel(dims, 0, axis) * inner;
-  ParallelFor(vectors, RowsPerBlock(4 * extent), [=, &visit](int64_t begin, int64_t end) {
+  ParallelFor(vectors, RowsPerBlock(4 * extent), [=](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       visit(at / inner * extent * inner + at % inner, at, inner);
     }

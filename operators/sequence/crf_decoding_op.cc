@@ -6,6 +6,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/scratch.h"
 #include "operators/sequence/linear_chain_crf.h"
 #include "operators/sequence/sequences.h"
 
@@ -13,13 +14,11 @@ namespace headrace::ops {
 namespace {
 
 // The labels of the greatest weight (A. Viterbi, 1967).
+// `best` and `from`: to work with, two rows and as many as `emission` has.
 template <typename T>
-void Decode(const CrfWeights<T>& w, int64_t rows, const T* emission, PoolVector<T>* best, PoolVector<int64_t>* from,
-            int64_t* path) {
+void Decode(const CrfWeights<T>& w, int64_t rows, const T* emission, T* best, int64_t* from, int64_t* path) {
   const int64_t labels = w.labels;
-  best->resize(static_cast<size_t>(2 * labels));
-  from->resize(static_cast<size_t>(rows * labels));
-  T* before = best->data();
+  T* before = best;
   T* now = before + labels;
   for (int64_t k = 0; k < labels; ++k) {
     before[k] = w.start[k] + emission[k];
@@ -31,7 +30,7 @@ void Decode(const CrfWeights<T>& w, int64_t rows, const T* emission, PoolVector<
         found = before[j] + w.Next(j, k) > before[found] + w.Next(found, k) ? j : found;
       }
       now[k] = before[found] + w.Next(found, k) + emission[r * labels + k];
-      (*from)[static_cast<size_t>(r * labels + k)] = found;
+      from[r * labels + k] = found;
     }
     std::swap(before, now);
   }
@@ -41,7 +40,7 @@ void Decode(const CrfWeights<T>& w, int64_t rows, const T* emission, PoolVector<
   }
   for (int64_t r = rows; r-- > 0;) {
     path[r] = found;
-    found = r == 0 ? 0 : (*from)[static_cast<size_t>(r * labels + found)];
+    found = r == 0 ? 0 : from[r * labels + found];
   }
 }
 
@@ -53,15 +52,17 @@ void DecodingKernel(const ExecutionContext& ctx) {
   const CrfWeights<T> w(ctx.Input("Transition").data<T>(), labels);
   int64_t* path = ZerosOrNull<int64_t>(ctx, "ViterbiPath");
   const T* emission = emission_tensor.data<T>();
-  PoolVector<T> best;
-  PoolVector<int64_t> from;
-  ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
-    Decode(w, rows, emission + first * labels, &best, &from, path + first);
+  Tensor best_memory;
+  Tensor from_memory;
+  T* best = Scratch<T>(&best_memory, 2 * sequences.count() * labels);
+  int64_t* from = Scratch<int64_t>(&from_memory, emission_tensor.numel());
+  ForEachFilledSequence(sequences, WorkOfRow(labels, 2), [=](int64_t s, int64_t first, int64_t rows) {
+    Decode(w, rows, emission + first * labels, best + 2 * s * labels, from + first * labels, path + first);
   });
   if (const LoDTensor* label = ctx.InputOrNull("Label")) {
     EnforceSequencesOfLabels(ctx);
     const int64_t* y = label->data<int64_t>();
-    ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
+    ForEachFilledSequence(sequences, /*work=*/1, [=](int64_t, int64_t first, int64_t rows) {
       for (int64_t r = first; r < first + rows; ++r) {
         path[r] = static_cast<int64_t>(path[r] == y[r]);
       }

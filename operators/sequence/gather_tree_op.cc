@@ -3,6 +3,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -20,7 +21,7 @@ void GatherTreeKernel(const ExecutionContext& ctx) {
   if (ids_tensor.numel() == 0) {
     return;
   }
-  for (int64_t place = 0; place < step_size; ++place) {
+  const auto trace = [=](int64_t place) {
     const int64_t sentence = place / beams * beams;
     int64_t from = place;
     for (int64_t t = steps; t-- > 0;) {
@@ -30,7 +31,8 @@ void GatherTreeKernel(const ExecutionContext& ctx) {
                  "), there is a ", parent, " in step ", t);
       from = sentence + parent;
     }
-  }
+  };
+  ParallelForEach(step_size, trace, 4 * steps);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // depend on their neighbours (J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -37,15 +39,25 @@ inline void EnforceSequencesOfLabels(const ExecutionContext& ctx) {
              ToString(label.lod()));
 }
 
-// Calls visit(sequence, first row, rows) for each sequence that is not empty.
+// Calls visit(sequence, first row, rows) for each sequence that is not empty, from several threads. `work`: what a row
+// costs, in elements of which little is made.
 template <typename Visit>
-void ForEachFilledSequence(const SequenceRanges& sequences, Visit&& visit) {
-  for (int64_t s = 0; s < sequences.count(); ++s) {
+void ForEachFilledSequence(const SequenceRanges& sequences, int64_t work, const Visit& visit) {
+  const int64_t count = sequences.count();
+  int64_t rows = 0;
+  for (int64_t s = 0; s < count; ++s) {
+    rows += sequences.Length(s);
+  }
+  const auto visit_if_filled = [&](int64_t s) {
     if (sequences.Length(s) > 0) {
       visit(s, sequences.Begin(s), sequences.Length(s));
     }
-  }
+  };
+  ParallelForEach(count, visit_if_filled, work * rows / std::max<int64_t>(1, count));
 }
+
+// What a row of the dynamic programs costs: a weight for each pair of labels.
+inline int64_t WorkOfRow(int64_t labels, int64_t work_of_pair) { return labels * labels * work_of_pair; }
 
 // Checks the inputs that the operators share; returns the dims of the labels: [rows, 1], or [N, rows of each].
 inline DDim CheckCrf(const InferShapeContext& ctx) {

@@ -8,11 +8,15 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/scratch.h"
 #include "operators/sequence/linear_chain_crf.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {
+
+constexpr int64_t kWorkOfExp = 16;  // in elements of which little is made
 
 // log Σ exp of `n` numbers, which overflows nowhere.
 template <typename T, typename At>
@@ -77,7 +81,7 @@ T Score(const CrfWeights<T>& w, int64_t rows, const T* emission, const int64_t* 
 void CheckLabels(const ExecutionContext& ctx, const SequenceRanges& sequences, int64_t labels) {
   EnforceSequencesOfLabels(ctx);
   const int64_t* values = ctx.Input("Label").data<int64_t>();
-  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
+  ForEachFilledSequence(sequences, /*work=*/1, [&](int64_t s, int64_t first, int64_t rows) {
     for (int64_t r = first; r < first + rows; ++r) {
       HR_ENFORCE(0 <= values[r] && values[r] < labels, OutOfRange, "input Label: ", sequences.Place(s, r),
                  " has label ", values[r], ", expected one in [0, ", labels, ")");
@@ -100,10 +104,11 @@ void CrfKernel(const ExecutionContext& ctx) {
   CheckLabels(ctx, sequences, labels);
   const T* emission = emission_tensor.data<T>();
   T* emission_exps = ctx.Output("EmissionExps")->mutable_data<T>();
-  for (int64_t r = 0; r < emission_tensor.numel() / labels; ++r) {
+  const auto exps_of_row = [=](int64_t r) {
     const T* x = emission + r * labels;
     ExpLess(*std::max_element(x, x + labels), labels, x, emission_exps + r * labels);
-  }
+  };
+  ParallelForEach(emission_tensor.numel() / labels, exps_of_row, labels * kWorkOfExp);
   const LoDTensor& transition = ctx.Input("Transition");
   ExpLess(T(0), transition.numel(), transition.data<T>(), ctx.Output("TransitionExps")->mutable_data<T>());
   T* alphas = ZerosOrNull<T>(ctx, "Alpha");
@@ -111,7 +116,7 @@ void CrfKernel(const ExecutionContext& ctx) {
   T* cost = cost_tensor->Resize({sequences.count(), 1}).template mutable_data<T>();
   std::fill_n(cost, cost_tensor->numel(), T(0));
   const int64_t* label = ctx.Input("Label").data<int64_t>();
-  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
+  ForEachFilledSequence(sequences, WorkOfRow(labels, kWorkOfExp), [=](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     T* alpha = alphas + first * labels;
     cost[s] = Forward(w, rows, x, alpha) - Score(w, rows, x, label + first);
@@ -137,40 +142,52 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const T* d = cost_grad.data<T>();
   const T* emission = emission_tensor.data<T>();
   const int64_t* label = ctx.Input("Label").data<int64_t>();
-  PoolVector<T> alpha;  // of its own: the output holds no logs, which alone have room for every weight
-  PoolVector<T> beta;
-  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
-    const T* x = emission + first * labels;
-    const int64_t* y = label + first;
-    alpha.resize(static_cast<size_t>(rows * labels));
-    beta.resize(static_cast<size_t>(rows * labels));
-    const T log_z = Forward(w, rows, x, alpha.data());
-    Backward(w, rows, x, beta.data());
-    for (int64_t r = 0; r < rows; ++r) {
+  // Of their own: the output Alpha holds no logs, which alone have room for every weight.
+  Tensor alpha_memory;
+  Tensor beta_memory;
+  Tensor log_z_memory;
+  T* alpha = Scratch<T>(&alpha_memory, emission_tensor.numel());
+  T* beta = Scratch<T>(&beta_memory, emission_tensor.numel());
+  T* log_z = Scratch<T>(&log_z_memory, sequences.count());
+  // How much more probable label k of row r is than the given one says.
+  const auto excess = [=](int64_t s, int64_t r, int64_t k) {
+    const int64_t at = r * labels + k;
+    return std::exp(alpha[at] + beta[at] - log_z[s]) - static_cast<T>(label[r] == k);
+  };
+  ForEachFilledSequence(sequences, WorkOfRow(labels, 2 * kWorkOfExp), [=](int64_t s, int64_t first, int64_t rows) {
+    const int64_t at = first * labels;
+    log_z[s] = Forward(w, rows, emission + at, alpha + at);
+    Backward(w, rows, emission + at, beta + at);
+    for (int64_t r = first; emission_grad != nullptr && r < first + rows; ++r) {
       for (int64_t k = 0; k < labels; ++k) {
-        const int64_t at = r * labels + k;
-        const T excess = std::exp(alpha[static_cast<size_t>(at)] + beta[static_cast<size_t>(at)] - log_z) -
-                         static_cast<T>(y[r] == k);
-        if (emission_grad != nullptr) {
-          emission_grad[first * labels + at] = d[s] * excess;
-        }
-        if (transition_grad == nullptr) {
-          continue;
-        }
-        if (r == 0) {
-          transition_grad[k] += d[s] * excess;
-        }
-        if (r + 1 == rows) {
-          transition_grad[labels + k] += d[s] * excess;
-        }
-        for (int64_t j = 0; r > 0 && j < labels; ++j) {
-          const T before = alpha[static_cast<size_t>(at - k - labels + j)];
-          const T p = std::exp(before + w.Next(j, k) + x[at] + beta[static_cast<size_t>(at)] - log_z);
-          transition_grad[(2 + j) * labels + k] += d[s] * (p - static_cast<T>(y[r - 1] == j && y[r] == k));
-        }
+        emission_grad[r * labels + k] = d[s] * excess(s, r, k);
       }
     }
   });
+  if (transition_grad == nullptr) {
+    return;
+  }
+  // Each thread has some of the labels, and goes through all sequences in their order.
+  const auto add_of_label = [=, &sequences](int64_t k) {
+    for (int64_t s = 0; s < sequences.count(); ++s) {
+      const int64_t first = sequences.Begin(s);
+      const int64_t end = first + sequences.Length(s);
+      if (first == end) {
+        continue;
+      }
+      transition_grad[k] += d[s] * excess(s, first, k);
+      transition_grad[labels + k] += d[s] * excess(s, end - 1, k);
+      for (int64_t r = first + 1; r < end; ++r) {
+        const T* before = alpha + (r - 1) * labels;
+        const T behind = emission[r * labels + k] + beta[r * labels + k];
+        for (int64_t j = 0; j < labels; ++j) {
+          const T p = std::exp(before[j] + w.Next(j, k) + behind - log_z[s]);
+          transition_grad[(2 + j) * labels + k] += d[s] * (p - static_cast<T>(label[r - 1] == j && label[r] == k));
+        }
+      }
+    }
+  };
+  ParallelForEach(labels, add_of_label, emission_tensor.numel() * kWorkOfExp);
 }
 
 }  // namespace

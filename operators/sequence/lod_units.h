@@ -9,6 +9,7 @@
 
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -46,7 +47,7 @@ inline LoD NoUnits(const LoDTensor& x, size_t level) {
   return LoD(level < x.lod().size() ? x.lod().size() - level : 0, LoDOffsets{0});
 }
 
-// Writes rows to a tensor one after another.
+// Writes rows to a tensor.
 class RowWriter {
  public:
   // `out` gets `rows` rows of the form of those of `like`.
@@ -54,12 +55,13 @@ class RowWriter {
     DDim dims = like.dims();
     dims[0] = static_cast<int64_t>(rows);
     out->Resize(std::move(dims));
-    at_ = static_cast<char*>(out->mutable_data(like.dtype()));
+    data_ = static_cast<char*>(out->mutable_data(like.dtype()));
     row_bytes_ = rows == 0 ? 0 : out->nbytes() / rows;
   }
 
-  // Throws InvalidArgument if the rows of `from` differ from those of the result, or if it has fewer.
-  void Write(const Tensor& from, RowRange range) {
+  // From row `to` of the result on. Several threads may write different rows. Throws InvalidArgument if the rows of
+  // `from` differ from those of the result, or if it has fewer.
+  void WriteAt(size_t to, const Tensor& from, RowRange range) const {
     if (range.size() == 0) {
       return;
     }
@@ -68,21 +70,27 @@ class RowWriter {
             from.nbytes() == row_bytes_ * static_cast<size_t>(from.dims()[0]),
         InvalidArgument, "expected ", DataTypeName(out_->dtype()), " rows like those of dims ", ToString(out_->dims()),
         ", at least ", range.end, ", got ", DataTypeName(from.dtype()), " of dims ", ToString(from.dims()));
-    std::memcpy(at_, static_cast<const char*>(from.raw_data()) + range.begin * row_bytes_, range.size() * row_bytes_);
-    at_ += range.size() * row_bytes_;
+    std::memcpy(data_ + to * row_bytes_, static_cast<const char*>(from.raw_data()) + range.begin * row_bytes_,
+                range.size() * row_bytes_);
   }
 
+  // Behind what has been written by this and the next function. Throws as WriteAt.
+  void Write(const Tensor& from, RowRange range) {
+    WriteAt(next_, from, range);
+    next_ += range.size();
+  }
   void WriteZeros(size_t rows) {
     if (rows != 0) {
-      std::memset(at_, 0, rows * row_bytes_);
-      at_ += rows * row_bytes_;
+      std::memset(data_ + next_ * row_bytes_, 0, rows * row_bytes_);
+      next_ += rows;
     }
   }
 
  private:
   Tensor* out_;
-  char* at_;
+  char* data_;
   size_t row_bytes_;
+  size_t next_ = 0;
 };
 
 // A unit of a result: rows of one of several tensors.
@@ -91,15 +99,19 @@ struct Piece {
   RowRange rows;
 };
 
+// One behind the other, by several threads.
 inline void WritePieces(const PoolVector<Piece>& pieces, const Tensor& like, LoDTensor* out) {
-  size_t rows = 0;
+  PoolVector<size_t> begins = {0};
   for (const Piece& piece : pieces) {
-    rows += piece.rows.size();
+    begins.push_back(begins.back() + piece.rows.size());
   }
-  RowWriter writer(like, rows, out);
-  for (const Piece& piece : pieces) {
-    writer.Write(*piece.from, piece.rows);
-  }
+  const RowWriter writer(like, begins.back(), out);
+  const auto count = static_cast<int64_t>(pieces.size());
+  const auto write = [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    writer.WriteAt(begins[at], *pieces[at].from, pieces[at].rows);
+  };
+  ParallelForEach(count, write, out->numel() / std::max<int64_t>(1, count));
 }
 
 }  // namespace headrace::ops

@@ -7,6 +7,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/tensor_size.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {
@@ -26,19 +27,31 @@ LoD SequencesOfAll(const ExecutionContext& ctx) {
   return all;
 }
 
-// Calls copy(variable, its first element, first element of the result, elements) for each sequence of each variable, in
-// the order of the result.
-template <typename Copy>
-void ForEachPart(const LoD& all, int64_t width, Copy&& copy) {
-  int64_t at = 0;
-  for (size_t s = 0; s + 1 < all[0].size(); ++s) {
-    for (size_t k = 0; k < all.size(); ++k) {
-      const auto begin = static_cast<int64_t>(all[k][s]) * width;
-      const int64_t n = static_cast<int64_t>(all[k][s + 1]) * width - begin;
-      copy(k, begin, at, n);
-      at += n;
+// Those of the result: `all`, one behind the other.
+LoDOffsets JoinedSequences(const LoD& all) {
+  LoDOffsets offsets(all[0].size(), 0);
+  for (const auto& sequences : all) {
+    for (size_t s = 0; s < offsets.size(); ++s) {
+      offsets[s] += sequences[s];
     }
   }
+  return offsets;
+}
+
+// Calls copy(variable, its first element, first element of the result, elements) for each sequence of each variable,
+// from several threads.
+template <typename Copy>
+void ForEachPart(const LoD& all, const LoDOffsets& joined, int64_t width, const Copy& copy) {
+  ForEachSequenceInParallel(joined, width, [=, &all](int64_t sequence, int64_t begin, int64_t) {
+    const auto s = static_cast<size_t>(sequence);
+    int64_t at = begin * width;
+    for (size_t k = 0; k < all.size(); ++k) {
+      const auto from = static_cast<int64_t>(all[k][s]) * width;
+      const int64_t n = static_cast<int64_t>(all[k][s + 1]) * width - from;
+      copy(k, from, at, n);
+      at += n;
+    }
+  });
 }
 
 template <typename T>
@@ -46,17 +59,16 @@ void SequenceConcatKernel(const ExecutionContext& ctx) {
   const auto all = SequencesOfAll(ctx);
   DDim dims = ctx.Input("X").dims();
   const int64_t width = Numel(dims, 1, dims.size());
-  LoDOffsets offsets(all[0].size(), 0);
-  for (const auto& sequences : all) {
-    for (size_t s = 0; s < offsets.size(); ++s) {
-      offsets[s] += sequences[s];
-    }
-  }
+  LoDOffsets offsets = JoinedSequences(all);
   LoDTensor* out_tensor = ctx.Output("Out");
   dims[0] = static_cast<int64_t>(offsets.back());
   T* out = out_tensor->Resize(dims).template mutable_data<T>();
-  ForEachPart(all, width, [&](size_t k, int64_t from, int64_t to, int64_t n) {
-    std::copy_n(ctx.Input("X", k).data<T>() + from, n, out + to);
+  PoolVector<const T*> inputs;
+  for (size_t k = 0; k < all.size(); ++k) {
+    inputs.push_back(ctx.Input("X", k).data<T>());
+  }
+  ForEachPart(all, offsets, width, [out, inputs = inputs.data()](size_t k, int64_t from, int64_t to, int64_t n) {
+    std::copy_n(inputs[k] + from, n, out + to);
   });
   out_tensor->set_lod({std::move(offsets)});
 }
@@ -66,21 +78,22 @@ void SequenceConcatGradKernel(const ExecutionContext& ctx) {
   const auto all = SequencesOfAll(ctx);
   const DDim& dims = ctx.Input("X").dims();
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  int64_t rows = 0;
+  const LoDOffsets joined = JoinedSequences(all);
+  const auto rows = static_cast<int64_t>(joined.back());
   PoolVector<T*> grads;
   for (size_t k = 0; k < all.size(); ++k) {
-    rows += static_cast<int64_t>(all[k].back());
     LoDTensor* grad = ctx.OutputOrNull("X@GRAD", k);
     grads.push_back(grad == nullptr ? nullptr : grad->mutable_data<T>());
   }
   HR_ENFORCE(out_grad.dims()[0] == rows, InvalidArgument, "input Out@GRAD: expected ", rows, " rows, got dims ",
              ToString(out_grad.dims()));
   const T* d = out_grad.data<T>();
-  ForEachPart(all, Numel(dims, 1, dims.size()), [&](size_t k, int64_t to, int64_t from, int64_t n) {
-    if (grads[k] != nullptr) {
-      std::copy_n(d + from, n, grads[k] + to);
-    }
-  });
+  ForEachPart(all, joined, Numel(dims, 1, dims.size()),
+              [d, grads = grads.data()](size_t k, int64_t to, int64_t from, int64_t n) {
+                if (grads[k] != nullptr) {
+                  std::copy_n(d + from, n, grads[k] + to);
+                }
+              });
 }
 
 // Checks the inputs that operator and gradient share; returns the dims of Out, of which the rows are not known.

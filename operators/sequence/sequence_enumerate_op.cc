@@ -14,10 +14,10 @@ void SequenceEnumerateKernel(const ExecutionContext& ctx) {
   const T pad = static_cast<T>(ctx.Attr<int32_t>("pad_value"));
   const T* x = ctx.Input("X").data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
-  ForEachSequence(SequencesOf(ctx, "X"), [&](int64_t, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(SequencesOf(ctx, "X"), size, [=](int64_t, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t k = row; k < row + size; ++k) {
-        *out++ = k < end ? x[k] : pad;
+      for (int64_t k = 0; k < size; ++k) {
+        out[row * size + k] = row + k < end ? x[row + k] : pad;
       }
     }
   });

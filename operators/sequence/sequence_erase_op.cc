@@ -1,6 +1,7 @@
 // sequence_erase: sequences without some tokens.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -20,13 +21,17 @@ void SequenceEraseKernel(const ExecutionContext& ctx) {
     return std::none_of(tokens.begin(), tokens.end(), [token](int32_t erased) { return token == erased; });
   };
   const LoDOffsets& offsets = SequencesOrNoneOf(ctx, "X");
-  LoDOffsets kept = {0};
-  ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
-    kept.push_back(kept.back() + static_cast<size_t>(std::count_if(x + begin, x + end, stays)));
+  const auto work = static_cast<int64_t>(tokens.size());
+  LoDOffsets kept(offsets.size(), 0);
+  ForEachSequenceInParallel(offsets, work, [&](int64_t s, int64_t begin, int64_t end) {
+    kept[static_cast<size_t>(s + 1)] = static_cast<size_t>(std::count_if(x + begin, x + end, stays));
   });
+  std::partial_sum(kept.begin(), kept.end(), kept.begin());
   LoDTensor* out = ctx.Output("Out");
   T* to = out->Resize({static_cast<int64_t>(kept.back()), 1}).template mutable_data<T>();
-  std::copy_if(x, x + offsets.back(), to, stays);
+  ForEachSequenceInParallel(offsets, work, [&](int64_t s, int64_t begin, int64_t end) {
+    std::copy_if(x + begin, x + end, to + kept[static_cast<size_t>(s)], stays);
+  });
   LoD lod = x_tensor.lod();
   lod.back() = std::move(kept);
   out->set_lod(std::move(lod));

@@ -5,6 +5,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/op_args.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/tensor/visit_type.h"
 
 namespace headrace::ops {
@@ -37,11 +38,12 @@ void SequenceMaskKernel(const ExecutionContext& ctx) {
   VisitType(static_cast<DataType>(ctx.Attr<int32_t>("out_dtype")), "out_dtype", [&](auto zero) {
     using Out = decltype(zero);
     Out* out = y->mutable_data<Out>();
-    for (int64_t r = 0; r < x.numel(); ++r, out += cols) {
+    const auto fill_row = [=](int64_t r) {
       const int64_t ones = std::clamp<int64_t>(length[r], 0, cols);
-      std::fill_n(out, ones, Out(1));
-      std::fill_n(out + ones, cols - ones, Out(0));
-    }
+      std::fill_n(out + r * cols, ones, Out(1));
+      std::fill_n(out + r * cols + ones, cols - ones, Out(0));
+    };
+    ParallelForEach(x.numel(), fill_row, cols);
   });
 }
 

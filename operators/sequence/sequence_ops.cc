@@ -97,7 +97,7 @@ void SequencePoolGradKernel(const ExecutionContext& ctx) {
              ToString(out_grad.dims()));
   const T* d = out_grad.data<T>();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
+  ParallelFill(dx, x_tensor.numel(), T(0));
   const int32_t* index = nullptr;
   if (type == "MAX") {
     const LoDTensor& index_tensor = ctx.Input("MaxIndex");

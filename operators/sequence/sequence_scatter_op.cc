@@ -6,15 +6,16 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {
 
 template <typename Index, typename Visit>
-void ForEachUpdate(const ExecutionContext& ctx, const LoDOffsets& offsets, int64_t width, Visit&& visit) {
+void ForEachUpdate(const ExecutionContext& ctx, const LoDOffsets& offsets, int64_t width, const Visit& visit) {
   const Index* ids = ctx.Input("Ids").data<Index>();
-  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
+  ForEachSequenceInParallel(offsets, /*work=*/4, [=](int64_t s, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       HR_ENFORCE(0 <= ids[i] && ids[i] < width, OutOfRange, "input Ids: element ", i, " is ", ids[i],
                  ", expected a column in [0, ", width, ")");
@@ -23,9 +24,10 @@ void ForEachUpdate(const ExecutionContext& ctx, const LoDOffsets& offsets, int64
   });
 }
 
-// Calls visit(element of Updates, element of X that it is added to), for X of dims `x`.
+// Calls visit(element of Updates, element of X that it is added to), for X of dims `x`, from several threads, each of
+// which has rows of its own.
 template <typename Visit>
-void ForEachUpdate(const ExecutionContext& ctx, const DDim& x, Visit&& visit) {
+void ForEachUpdate(const ExecutionContext& ctx, const DDim& x, const Visit& visit) {
   const LoDOffsets& offsets = SequencesOf(ctx, "Ids");
   HR_ENFORCE(SequenceCount(offsets) == x[0], InvalidArgument, "input Ids: expected ", x[0],
              " sequences, one for each row of X, got ", SequenceCount(offsets));
@@ -42,7 +44,7 @@ void SequenceScatterKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   if (out != x.data<T>()) {
-    std::copy_n(x.data<T>(), x.numel(), out);
+    ParallelCopy(x.data<T>(), x.numel(), out);
   }
   const T* updates = ctx.Input("Updates").data<T>();
   ForEachUpdate(ctx, x.dims(), [=](int64_t from, int64_t to) { out[to] += updates[from]; });
@@ -53,7 +55,7 @@ void SequenceScatterGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   const T* d = out_grad.data<T>();
   if (T* dx = MutableOrNull<T>(ctx, "X@GRAD")) {
-    std::copy_n(d, out_grad.numel(), dx);
+    ParallelCopy(d, out_grad.numel(), dx);
   }
   if (T* updates_grad = MutableOrNull<T>(ctx, "Updates@GRAD")) {
     ForEachUpdate(ctx, out_grad.dims(), [=](int64_t to, int64_t from) { updates_grad[to] = d[from]; });

@@ -47,17 +47,15 @@ void ArgExtremeKernel(const ExecutionContext& ctx) {
   const AxisSize size(dims, axis);
   const T* x = x_tensor.data<T>();
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
-  ParallelFor(size.outer * size.inner, RowsPerBlock(size.extent), [=](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) {
-      const T* from = x + line / size.inner * size.extent * size.inner + line % size.inner;
-      int64_t best = 0;
-      for (int64_t a = 1; a < size.extent; ++a) {
-        if (Ranks()(from[a * size.inner], from[best * size.inner])) {
-          best = a;
-        }
+  ForEachLine(size, /*work=*/1, [=](int64_t line, int64_t first) {
+    const T* from = x + first;
+    int64_t best = 0;
+    for (int64_t a = 1; a < size.extent; ++a) {
+      if (Ranks()(from[a * size.inner], from[best * size.inner])) {
+        best = a;
       }
-      out[line] = best;
     }
+    out[line] = best;
   });
 }
 
@@ -98,7 +96,7 @@ void ArgsortKernel(const ExecutionContext& ctx) {
   const DDim& dims = x_tensor.dims();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
   const AxisSize size(dims, axis);
-  const int64_t inner = size.inner;  // Clang 14 cannot capture a structured binding
+  const int64_t inner = size.inner;
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
@@ -129,18 +127,19 @@ void ArgsortGradKernel(const ExecutionContext& ctx) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   const DDim& dims = x_grad->dims();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  const int64_t inner = Numel(dims, axis + 1, dims.size());
-  const int64_t extent = dims[axis];
+  const AxisSize size(dims, axis);
   T* dx = x_grad->mutable_data<T>();
-  std::fill_n(dx, x_grad->numel(), T(0));
+  ParallelFill(dx, x_grad->numel(), T(0));
   const int64_t* indices = ctx.Input("Indices").data<int64_t>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  for (int64_t at = 0; at < x_grad->numel(); ++at) {
-    const int64_t start = at / (extent * inner) * (extent * inner) + at % inner;
-    HR_ENFORCE(0 <= indices[at] && indices[at] < extent, OutOfRange, "input Indices: element ", at, " is ", indices[at],
-               ", expected one in [0, ", extent, ")");
-    dx[start + indices[at] * inner] += d[at];
-  }
+  ForEachLine(size, /*work=*/4, [=](int64_t, int64_t first) {
+    for (int64_t a = 0; a < size.extent; ++a) {
+      const int64_t at = first + a * size.inner;
+      HR_ENFORCE(0 <= indices[at] && indices[at] < size.extent, OutOfRange, "input Indices: element ", at, " is ",
+                 indices[at], ", expected one in [0, ", size.extent, ")");
+      dx[first + indices[at] * size.inner] += d[at];
+    }
+  });
 }
 
 OpRegistrar&& ArgsortAttrs(OpRegistrar&& op) {

@@ -1,8 +1,8 @@
 // assign: a copy of a tensor, of SelectedRows, or of an array. target_gradient: one that is checked. assign_value:
 // constants that are part of the program.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/control_flow/array_gradient.h"
 #include "operators/control_flow/on_arrays.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -42,11 +43,12 @@ void AssignKernel(const ExecutionContext& ctx) {
 
 void MemoryGradientKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("X@GRAD");
-  void* data = out->mutable_data(ctx.Input("X").dtype());
+  auto* data = static_cast<std::byte*>(out->mutable_data(ctx.Input("X").dtype()));
+  const auto bytes = static_cast<int64_t>(out->nbytes());
   if (const LoDTensor* gradient = ctx.InputOrNull("Out@GRAD")) {
-    std::memcpy(data, gradient->raw_data(), gradient->nbytes());
+    ParallelCopy(static_cast<const std::byte*>(gradient->raw_data()), bytes, data);
   } else {
-    std::memset(data, 0, out->nbytes());
+    ParallelFill(data, bytes, std::byte{0});
   }
 }
 

@@ -3,7 +3,8 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -14,6 +15,7 @@
 #include "operators/common/op_args.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
 #include "operators/tensor/batch_size_like.h"
 #include "operators/tensor/visit_type.h"
@@ -82,7 +84,7 @@ void FillConstantKernel(const ExecutionContext& ctx) {
     out->Resize(args.Shape());
   }
   const T value = ConstantAttr<T>(ctx.attrs());
-  std::fill_n(out->mutable_data<T>(), out->numel(), value);
+  ParallelFill(out->mutable_data<T>(), out->numel(), value);
 }
 
 // Throws InvalidArgument naming the attribute unless the constant is a number that the dtype holds.
@@ -133,8 +135,8 @@ OpRegistrar&& ConstantAttrs(OpRegistrar&& op) {
 
 void FillZeros(const ExecutionContext& ctx, DataType type) {
   LoDTensor* out = ctx.Output("Out");
-  void* data = out->mutable_data(type);
-  std::memset(data, 0, out->nbytes());
+  auto* data = static_cast<std::byte*>(out->mutable_data(type));
+  ParallelFill(data, static_cast<int64_t>(out->nbytes()), std::byte{0});
 }
 
 void FillZerosLikeKernel(const ExecutionContext& ctx) { FillZeros(ctx, ctx.Input("X").dtype()); }
@@ -147,7 +149,7 @@ void FillAnyLikeKernel(const ExecutionContext& ctx) {
   const int32_t type = ctx.Attr<int32_t>("dtype");
   VisitEveryType(type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type), [&]<typename T>(T) {
     const auto value = ElementOf<T>(ctx.Attr<double>("value"));
-    std::fill_n(out->mutable_data<T>(), out->numel(), value);
+    ParallelFill(out->mutable_data<T>(), out->numel(), value);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/numbered_rows.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -57,16 +58,18 @@ void CopyNdParts(const NdParts& parts, const LoDTensor& x, LoDTensor* out) {
   });
 }
 
-// Adds part i of `updates` to the part of `out` that Index names, one after the other.
+// Adds part i of `updates` to the part of `out`, of `numel` elements, that Index names, those of a part in their order.
 template <typename T>
-void AddNdParts(const NdParts& parts, const T* updates, T* out) {
-  for (const int64_t place : parts.places) {
-    T* to = out + place * parts.width;
-    for (int64_t c = 0; c < parts.width; ++c) {
-      to[c] = static_cast<T>(static_cast<Wrapping<T>>(to[c]) + static_cast<Wrapping<T>>(updates[c]));
+void AddNdParts(const NdParts& parts, const T* updates, int64_t numel, T* out) {
+  const int64_t width = parts.width;
+  const int64_t height = width == 0 ? 0 : numel / width;
+  ForEachNumberedRow(parts.places.data(), parts.size(), height, width, [=](int64_t i, int64_t place) {
+    T* to = out + place * width;
+    const T* from = updates + i * width;
+    for (int64_t c = 0; c < width; ++c) {
+      to[c] = static_cast<T>(static_cast<Wrapping<T>>(to[c]) + static_cast<Wrapping<T>>(from[c]));
     }
-    updates += parts.width;
-  }
+  });
 }
 
 // The dims of the parts of a tensor of dims `x` that Index names, one beside the other.
@@ -95,7 +98,7 @@ template <typename T>
 void GatherNdGradKernel(const ExecutionContext& ctx) {
   const NdParts parts(ctx, ctx.Input("X").dims());
   T* dx = ZerosOrNull<T>(ctx, "X@GRAD");
-  AddNdParts(parts, ctx.Input("Out@GRAD").data<T>(), dx);
+  AddNdParts(parts, ctx.Input("Out@GRAD").data<T>(), ctx.Input("X").numel(), dx);
 }
 
 template <typename T>
@@ -104,16 +107,16 @@ void ScatterNdAddKernel(const ExecutionContext& ctx) {
   const NdParts parts(ctx, x.dims());
   T* out = ctx.Output("Out")->mutable_data<T>();
   if (out != x.data<T>()) {
-    std::copy_n(x.data<T>(), x.numel(), out);
+    ParallelCopy(x.data<T>(), x.numel(), out);
   }
-  AddNdParts(parts, ctx.Input("Updates").data<T>(), out);
+  AddNdParts(parts, ctx.Input("Updates").data<T>(), x.numel(), out);
 }
 
 template <typename T>
 void ScatterNdAddGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   if (T* dx = MutableOrNull<T>(ctx, "X@GRAD")) {
-    std::copy_n(out_grad.data<T>(), out_grad.numel(), dx);
+    ParallelCopy(out_grad.data<T>(), out_grad.numel(), dx);
   }
   if (LoDTensor* updates_grad = ctx.OutputOrNull("Updates@GRAD")) {
     CopyNdParts(NdParts(ctx, out_grad.dims()), out_grad, updates_grad);

@@ -6,11 +6,14 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/registration.h"
 #include "operators/common/second_order.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/index_map.h"
+#include "operators/math/numbered_rows.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -67,21 +70,22 @@ void ScatterKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   if (out != x.data<T>()) {
-    std::copy_n(x.data<T>(), x.numel(), out);
+    ParallelCopy(x.data<T>(), x.numel(), out);
   }
   const T* updates = ctx.Input("Updates").data<T>();
-  for (const int64_t row : rows) {
-    if (!overwrite) {
-      std::fill_n(out + row * width, width, T(0));
-    }
+  const auto for_each_row = [&](const auto& visit) {
+    ForEachNumberedRow(rows.data(), static_cast<int64_t>(rows.size()), x.dims()[0], width, visit);
+  };
+  if (overwrite) {
+    for_each_row([=](int64_t i, int64_t row) { std::copy_n(updates + i * width, width, out + row * width); });
+    return;
   }
-  for (const int64_t row : rows) {
-    T* to = out + row * width;
+  for_each_row([=](int64_t, int64_t row) { std::fill_n(out + row * width, width, T(0)); });
+  for_each_row([=](int64_t i, int64_t row) {
     for (int64_t c = 0; c < width; ++c) {
-      to[c] = overwrite ? updates[c] : to[c] + updates[c];
+      out[row * width + c] += updates[i * width + c];
     }
-    updates += width;
-  }
+  });
 }
 
 // With overwrite, each row's last update is the one that counts.
@@ -94,24 +98,27 @@ void ScatterGradKernel(const ExecutionContext& ctx) {
   const T* d = out_grad.data<T>();
   if (LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD")) {
     T* dx = x_grad->mutable_data<T>();
-    std::copy_n(d, out_grad.numel(), dx);
-    for (const int64_t row : rows) {
-      std::fill_n(dx + row * width, width, T(0));
-    }
+    ParallelCopy(d, out_grad.numel(), dx);
+    ForEachNumberedRow(rows.data(), static_cast<int64_t>(rows.size()), dims[0], width,
+                       [=](int64_t, int64_t row) { std::fill_n(dx + row * width, width, T(0)); });
   }
   if (LoDTensor* updates_grad = ctx.OutputOrNull("Updates@GRAD")) {
     PoolVector<size_t> last(static_cast<size_t>(dims[0]));
     for (size_t i = 0; i < rows.size(); ++i) {
       last[static_cast<size_t>(rows[i])] = i;
     }
-    T* to = updates_grad->mutable_data<T>();
-    for (size_t i = 0; i < rows.size(); ++i, to += width) {
-      if (ctx.Attr<bool>("overwrite") && last[static_cast<size_t>(rows[i])] != i) {
-        std::fill_n(to, width, T(0));
-      } else {
-        std::copy_n(d + rows[i] * width, width, to);
+    T* updates = updates_grad->mutable_data<T>();
+    const bool overwrite = ctx.Attr<bool>("overwrite");
+    ParallelFor(static_cast<int64_t>(rows.size()), RowsPerBlock(width), [&, d, updates](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = rows[static_cast<size_t>(i)];
+        if (overwrite && last[static_cast<size_t>(row)] != static_cast<size_t>(i)) {
+          std::fill_n(updates + i * width, width, T(0));
+        } else {
+          std::copy_n(d + row * width, width, updates + i * width);
+        }
       }
-    }
+    });
   }
 }
 
@@ -130,24 +137,31 @@ OpRegistrar&& ScatterAttr(OpRegistrar&& op) {
 
 // --- multiplex ---
 
+// Calls copy(variable, first element of the row, its elements) for each row, from several threads.
 template <typename Copy>
-void ForEachChoice(const ExecutionContext& ctx, size_t candidates, const DDim& dims, Copy&& copy) {
+void ForEachChoice(const ExecutionContext& ctx, size_t candidates, const DDim& dims, const Copy& copy) {
   const LoDTensor& ids_tensor = ctx.Input("Ids");
   const int32_t* ids = ids_tensor.data<int32_t>();
   const int64_t width = Numel(dims, 1, dims.size());
-  for (int64_t r = 0; r < dims[0]; ++r) {
-    HR_ENFORCE(0 <= ids[r] && static_cast<size_t>(ids[r]) < candidates, OutOfRange, "input Ids: row ", r, " is ",
-               ids[r], ", expected one of the ", candidates, " variables of input X");
-    copy(static_cast<size_t>(ids[r]), r * width, width);
-  }
+  ParallelFor(dims[0], RowsPerBlock(width), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      HR_ENFORCE(0 <= ids[r] && static_cast<size_t>(ids[r]) < candidates, OutOfRange, "input Ids: row ", r, " is ",
+                 ids[r], ", expected one of the ", candidates, " variables of input X");
+      copy(static_cast<size_t>(ids[r]), r * width, width);
+    }
+  });
 }
 
 template <typename T>
 void MultiplexKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
-  ForEachChoice(ctx, ctx.InputSize("X"), out_tensor->dims(),
-                [&](size_t k, int64_t at, int64_t n) { std::copy_n(ctx.Input("X", k).data<T>() + at, n, out + at); });
+  PoolVector<const T*> candidates;
+  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
+    candidates.push_back(ctx.Input("X", k).data<T>());
+  }
+  ForEachChoice(ctx, candidates.size(), out_tensor->dims(),
+                [&](size_t k, int64_t at, int64_t n) { std::copy_n(candidates[k] + at, n, out + at); });
 }
 
 template <typename T>
@@ -158,11 +172,11 @@ void MultiplexGradKernel(const ExecutionContext& ctx) {
     LoDTensor* grad = ctx.OutputOrNull("X@GRAD", k);
     grads.push_back(grad == nullptr ? nullptr : grad->mutable_data<T>());
     if (grad != nullptr) {
-      std::fill_n(grads.back(), grad->numel(), T(0));
+      ParallelFill(grads.back(), grad->numel(), T(0));
     }
   }
   const T* d = out_grad.data<T>();
-  ForEachChoice(ctx, grads.size(), out_grad.dims(), [&](size_t k, int64_t at, int64_t n) {
+  ForEachChoice(ctx, grads.size(), out_grad.dims(), [d, grads = grads.data()](size_t k, int64_t at, int64_t n) {
     if (grads[k] != nullptr) {
       std::copy_n(d + at, n, grads[k] + at);
     }

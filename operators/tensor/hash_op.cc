@@ -6,6 +6,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -59,13 +60,16 @@ void HashKernel(const ExecutionContext& ctx) {
   const int32_t hashes = ctx.Attr<int32_t>("num_hash");
   const auto bound = static_cast<uint64_t>(ctx.Attr<int64_t>("mod_by"));
   const size_t bytes = static_cast<size_t>(x.dims()[1]) * sizeof(T);
-  const auto* row = static_cast<const std::byte*>(x.raw_data());
+  const auto* rows = static_cast<const std::byte*>(x.raw_data());
   T* out = ctx.Output("Out")->mutable_data<T>();
-  for (int64_t r = 0; r < x.dims()[0]; ++r, row += bytes) {
+  const int64_t work = (x.dims()[1] + 16) * hashes;
+  const auto hash = [=](int64_t r) {
     for (int32_t seed = 0; seed < hashes; ++seed) {
-      *out++ = static_cast<T>(Xxh64(row, bytes, static_cast<uint64_t>(seed)) % bound);
+      const uint64_t value = Xxh64(rows + static_cast<size_t>(r) * bytes, bytes, static_cast<uint64_t>(seed));
+      out[r * hashes + seed] = static_cast<T>(value % bound);
     }
-  }
+  };
+  ParallelForEach(x.dims()[0], hash, work);
 }
 
 void InferHash(InferShapeContext& ctx) {

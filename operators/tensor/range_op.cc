@@ -45,10 +45,10 @@ void RangeKernel(const ExecutionContext& ctx) {
              "inputs Start, End and Step: expected steps that lead from one to the other, got ", start, ", ", end,
              " and ", step);
   T* out = ctx.Output("Out")->Resize({count}).mutable_data<T>();
-  for (int64_t i = 0; i < count; ++i) {
+  ParallelForEach(count, [=](int64_t i) {
     out[i] =
         static_cast<T>(static_cast<Wrapping<T>>(start) + static_cast<Wrapping<T>>(i) * static_cast<Wrapping<T>>(step));
-  }
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -17,12 +18,12 @@ void ShardIndexKernel(const ExecutionContext& ctx) {
   const int64_t shard = ctx.Attr<int32_t>("shard_id");
   const auto ignored = static_cast<T>(ctx.Attr<int32_t>("ignore_value"));
   T* out = ctx.Output("Out")->mutable_data<T>();
-  for (int64_t i = 0; i < x_tensor.numel(); ++i) {
+  ParallelForEach(x_tensor.numel(), [=](int64_t i) {
     const int64_t number = x[i];
     HR_ENFORCE(0 <= number && number < numbers, OutOfRange, "input X: element ", i, " is ", number,
                ", expected one in [0, ", numbers, ")");
     out[i] = number / size == shard ? static_cast<T>(number % size) : ignored;
-  }
+  });
 }
 
 void InferShardIndex(InferShapeContext& ctx) {

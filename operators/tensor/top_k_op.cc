@@ -61,12 +61,16 @@ void TopKGradKernel(const ExecutionContext& ctx) {
   const int64_t k = indices_tensor.dims().back();
   const int64_t* indices = indices_tensor.data<int64_t>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  std::fill_n(dx, x_grad->numel(), T(0));
-  for (int64_t i = 0; i < indices_tensor.numel(); ++i) {
-    HR_ENFORCE(0 <= indices[i] && indices[i] < cols, OutOfRange, "input Indices: row ", i / k, " has index ",
-               indices[i], ", expected one in [0, ", cols, ")");
-    dx[i / k * cols + indices[i]] = d[i];
-  }
+  const auto spread = [=](int64_t r) {
+    T* row = dx + r * cols;
+    std::fill_n(row, cols, T(0));
+    for (int64_t i = r * k; i < (r + 1) * k; ++i) {
+      HR_ENFORCE(0 <= indices[i] && indices[i] < cols, OutOfRange, "input Indices: row ", r, " has index ", indices[i],
+                 ", expected one in [0, ", cols, ")");
+      row[indices[i]] = d[i];
+    }
+  };
+  ParallelForEach(MatrixSize(*x_grad).rows, spread, cols + k);
 }
 
 OpRegistrar&& TopKAttrs(OpRegistrar&& op) { return std::move(op).Attr<int32_t>("k", "how many", 1); }
