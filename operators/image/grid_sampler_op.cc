@@ -1,6 +1,7 @@
 // grid_sampler: images at places between pixels.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
@@ -32,25 +33,97 @@ struct GridShape {
   int64_t places;  // of an image
 };
 
+// Some places of an image, one beside the other, which all of its maps share.
 template <typename T>
-PixelsAround<T> PlaceOf(const GridShape& s, const T* grid) {
-  return PixelsAround<T>((grid[1] + 1) * static_cast<T>(s.height - 1) / 2,
-                         (grid[0] + 1) * static_cast<T>(s.width - 1) / 2, s.height, s.width);
+class Places {
+ public:
+  static constexpr int64_t kMax = 128;
+  static constexpr int64_t kPixels = 4;  // around each
+
+  // Those that `count` pairs of coordinates name.
+  Places(const GridShape& s, const T* grid, int64_t count) : count_(count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const PixelsAround<T> place((grid[2 * i + 1] + 1) * static_cast<T>(s.height - 1) / 2,
+                                  (grid[2 * i] + 1) * static_cast<T>(s.width - 1) / 2, s.height, s.width);
+      const T nothing = place.is_number ? T(0) : std::numeric_limits<T>::quiet_NaN();
+      below_[i] = place.below + nothing;
+      beside_[i] = place.beside + nothing;
+      for (int64_t k = 0; k < kPixels; ++k) {
+        pixel_[k][i] = 0;
+        weight_[k][i] = kOutside + nothing;
+      }
+      place.ForEachOf(s.width, [&](int64_t k, int64_t pixel, T weight) {
+        pixel_[k][i] = pixel;
+        weight_[k][i] = weight;
+      });
+    }
+  }
+
+  // What is there in `map`.
+  void Values(const T* map, T* values) const {
+    for (int64_t i = 0; i < count_; ++i) {
+      T sum = 0;
+      for (int64_t k = 0; k < kPixels; ++k) {
+        const T pixel = map[pixel_[k][i]];  // read in any case: a branch would cost more
+        sum += weight_[k][i] < 0 ? T(0) : weight_[k][i] * pixel;
+      }
+      values[i] = sum;
+    }
+  }
+
+  // The transpose: adds each of `values` to the pixels of `map` around its place.
+  void AddTo(const T* values, T* map) const {
+    for (int64_t i = 0; i < count_; ++i) {
+      for (int64_t k = 0; k < kPixels; ++k) {
+        map[pixel_[k][i]] += weight_[k][i] >= 0 ? weight_[k][i] * values[i] : T(0);
+      }
+    }
+  }
+
+  // Adds how the values change with the column and with the row of each place, `by` times.
+  void AddSlopes(const T* map, const T* by, T* across, T* down) const {
+    for (int64_t i = 0; i < count_; ++i) {
+      T at[kPixels];
+      for (int64_t k = 0; k < kPixels; ++k) {
+        const T pixel = map[pixel_[k][i]];
+        at[k] = weight_[k][i] < 0 ? T(0) : pixel;
+      }
+      across[i] += by[i] * ((1 - below_[i]) * (at[1] - at[0]) + below_[i] * (at[3] - at[2]));
+      down[i] += by[i] * ((1 - beside_[i]) * (at[2] - at[0]) + beside_[i] * (at[3] - at[1]));
+    }
+  }
+
+ private:
+  static constexpr T kOutside = -1;  // in place of the weight of a pixel that there is not
+
+  int64_t count_;
+  int64_t pixel_[kPixels][kMax];
+  T weight_[kPixels][kMax];
+  T below_[kMax];
+  T beside_[kMax];
+};
+
+// Calls visit(image, first place, Places) for the places of all images, part by part, from several threads.
+template <typename T, typename Visit>
+void ForEachPart(const GridShape& s, const T* grid, const Visit& visit) {
+  const int64_t parts = (s.places + Places<T>::kMax - 1) / Places<T>::kMax;
+  const auto visit_part = [=](int64_t part) {
+    const int64_t image = part / parts;
+    const int64_t first = part % parts * Places<T>::kMax;
+    visit(image, first,
+          Places<T>(s, grid + 2 * (image * s.places + first), std::min(Places<T>::kMax, s.places - first)));
+  };
+  ParallelForEach(s.images * parts, visit_part, 16 * s.channels * Places<T>::kMax);
 }
 
 template <typename T>
 void GridSamplerKernel(const ExecutionContext& ctx) {
   const GridShape s(ctx);
   const T* x = ctx.Input("X").data<T>();
-  const T* grid = ctx.Input("Grid").data<T>();
   T* out = ctx.Output("Output")->mutable_data<T>();
-  ParallelFor(s.images * s.places, RowsPerBlock(16 * s.channels), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const PixelsAround<T> place = PlaceOf(s, grid + 2 * i);
-      const int64_t first_map = i / s.places * s.channels;
-      for (int64_t map = first_map; map < first_map + s.channels; ++map) {
-        out[map * s.places + i % s.places] = place.Value(x + map * s.MapSize(), s.width);
-      }
+  ForEachPart(s, ctx.Input("Grid").data<T>(), [=](int64_t image, int64_t first, const Places<T>& places) {
+    for (int64_t map = image * s.channels; map < (image + 1) * s.channels; ++map) {
+      places.Values(x + map * s.MapSize(), out + map * s.places + first);
     }
   });
 }
@@ -62,33 +135,34 @@ void GridSamplerGradKernel(const ExecutionContext& ctx) {
   const T* grid = ctx.Input("Grid").data<T>();
   const T* d = ctx.Input("Output@GRAD").data<T>();
   if (T* dx = MutableOrNull<T>(ctx, "X@GRAD")) {
-    ParallelFor(s.images * s.channels, RowsPerBlock(s.MapSize() + 16 * s.places), [=](int64_t begin, int64_t end) {
-      for (int64_t map = begin; map < end; ++map) {
-        T* to = dx + map * s.MapSize();
-        std::fill_n(to, s.MapSize(), T(0));
-        for (int64_t i = 0; i < s.places; ++i) {
-          const T value = d[map * s.places + i];
-          PlaceOf(s, grid + 2 * (map / s.channels * s.places + i)).ForEach(s.width, [=](int64_t pixel, T weight) {
-            to[pixel] += weight * value;
-          });
+    ParallelFill(dx, ctx.Input("X").numel(), T(0));
+    // Each thread has maps of its own, a few at a time for the sake of the places, which it has to find again.
+    constexpr int64_t kMaps = 16;
+    const int64_t groups = (s.channels + kMaps - 1) / kMaps;
+    const auto add_to_group = [=](int64_t group) {
+      const int64_t image = group / groups;
+      const int64_t first_map = image * s.channels + group % groups * kMaps;
+      const int64_t end_map = std::min(first_map + kMaps, (image + 1) * s.channels);
+      for (int64_t first = 0; first < s.places; first += Places<T>::kMax) {
+        const Places<T> places(s, grid + 2 * (image * s.places + first), std::min(Places<T>::kMax, s.places - first));
+        for (int64_t map = first_map; map < end_map; ++map) {
+          places.AddTo(d + map * s.places + first, dx + map * s.MapSize());
         }
       }
-    });
+    };
+    ParallelForEach(s.images * groups, add_to_group, kMaps * 16 * s.places);
   }
   if (T* dgrid = MutableOrNull<T>(ctx, "Grid@GRAD")) {
-    ParallelFor(s.images * s.places, RowsPerBlock(16 * s.channels), [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const PixelsAround<T> place = PlaceOf(s, grid + 2 * i);
-        T along_x = 0;
-        T along_y = 0;
-        const int64_t first_map = i / s.places * s.channels;
-        for (int64_t map = first_map; map < first_map + s.channels; ++map) {
-          const T value = d[map * s.places + i % s.places];
-          along_x += value * place.SlopeAcross(x + map * s.MapSize(), s.width);
-          along_y += value * place.SlopeDown(x + map * s.MapSize(), s.width);
-        }
-        dgrid[2 * i] = along_x * static_cast<T>(s.width - 1) / 2;
-        dgrid[2 * i + 1] = along_y * static_cast<T>(s.height - 1) / 2;
+    ForEachPart(s, grid, [=](int64_t image, int64_t first, const Places<T>& places) {
+      T across[Places<T>::kMax] = {};
+      T down[Places<T>::kMax] = {};
+      for (int64_t map = image * s.channels; map < (image + 1) * s.channels; ++map) {
+        places.AddSlopes(x + map * s.MapSize(), d + map * s.places + first, across, down);
+      }
+      T* to = dgrid + 2 * (image * s.places + first);
+      for (int64_t i = 0; i < std::min(Places<T>::kMax, s.places - first); ++i) {
+        to[2 * i] = across[i] * static_cast<T>(s.width - 1) / 2;
+        to[2 * i + 1] = down[i] * static_cast<T>(s.height - 1) / 2;
       }
     });
   }

@@ -29,16 +29,22 @@ struct PixelsAround {
     }
   }
 
-  // Calls visit(pixel, weight) for each of the four that there is.
+  // Calls visit(which of the four, pixel, weight) for each that there is. In maps of this `width`, row by row.
   template <typename Visit>
-  void ForEach(int64_t width, const Visit& visit) const {
+  void ForEachOf(int64_t width, const Visit& visit) const {
     for (int64_t i = 0; i < 2; ++i) {
       for (int64_t j = 0; j < 2; ++j) {
         if (has_row[i] && has_col[j]) {
-          visit((row + i) * width + col + j, (i == 0 ? 1 - below : below) * (j == 0 ? 1 - beside : beside));
+          visit(2 * i + j, (row + i) * width + col + j, (i == 0 ? 1 - below : below) * (j == 0 ? 1 - beside : beside));
         }
       }
     }
+  }
+
+  // Calls visit(pixel, weight).
+  template <typename Visit>
+  void ForEach(int64_t width, const Visit& visit) const {
+    ForEachOf(width, [&visit](int64_t, int64_t pixel, T weight) { visit(pixel, weight); });
   }
 
   // What is there in `map`.
