@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/elementwise/elementwise_functions.h"
@@ -29,17 +28,38 @@ T ExponentAs(const ExecutionContext& ctx) {
   return static_cast<T>(factor);
 }
 
+// Calls use(power), power(x) being x to the power of `exponent`: of the usual ones by products or a root, which the
+// compiler can vectorise.
+template <typename T, typename Use>
+void WithPower(T exponent, const Use& use) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (exponent == T(1)) {
+      return use([](T x) { return x; });
+    }
+    if (exponent == T(2)) {
+      return use([](T x) { return x * x; });
+    }
+    if (exponent == T(3)) {
+      return use([](T x) { return x * x * x; });
+    }
+    if (exponent == T(-1)) {
+      return use([](T x) { return 1 / x; });
+    }
+    if (exponent == T(0.5)) {  // a power is neither -0 nor, of -infinity, NaN
+      constexpr T kInfinity = std::numeric_limits<T>::infinity();
+      return use([](T x) { return x == -kInfinity ? kInfinity : std::sqrt(x + T(0)); });
+    }
+  }
+  use([exponent](T x) { return elementwise::Pow::Value(x, exponent); });
+}
+
 template <typename T>
 void PowKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
-  const auto factor = ExponentAs<T>(ctx);
   T* to = out->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
-  ParallelFor(out->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      to[i] = elementwise::Pow::Value(x[i], factor);
-    }
-  });
+  WithPower(ExponentAs<T>(ctx),
+            [=](const auto& power) { ParallelForEach(out->numel(), [=](int64_t i) { to[i] = power(x[i]); }); });
 }
 
 template <typename T>
@@ -49,10 +69,8 @@ void PowGradKernel(const ExecutionContext& ctx) {
   T* dx = x_grad->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      dx[i] = d[i] * (factor * std::pow(x[i], factor - 1));
-    }
+  WithPower(factor - 1, [=](const auto& power) {
+    ParallelForEach(x_grad->numel(), [=](int64_t i) { dx[i] = d[i] * (factor * power(x[i])); });
   });
 }
 
