@@ -14,11 +14,28 @@ namespace headrace::ops {
 
 inline constexpr int64_t kSumBlock = 512;
 
-// Σ at(i) for i in [first, end). Sixteen partial sums, which the compiler keeps in vector registers, over blocks whose
-// sums are added in double: the error does not grow with n for float.
+// `lanes` combined: those of the first half with those of the second, and so on. A loop over the halves would keep them
+// out of registers.
+template <int64_t kLanes, typename T, typename Combine>
+inline T FoldLanes(const T (&lanes)[kLanes], const Combine& combine) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    T half[kLanes / 2];
+    for (int64_t lane = 0; lane < kLanes / 2; ++lane) {
+      half[lane] = combine(lanes[lane], lanes[lane + kLanes / 2]);
+    }
+    return FoldLanes(half, combine);
+  }
+}
+
+// Σ at(i) for i in [first, end). Partial sums, which the compiler keeps in vector registers, over blocks whose sums are
+// added in double: the error does not grow with n for float.
 template <typename T, typename At>
 double SumOfRange(int64_t first, int64_t last, At&& at) {
-  constexpr int64_t kLanes = 16;
+  constexpr int64_t kLanes = 128 / sizeof(T);
+  constexpr int64_t kFewLanes = 4;
+  const auto add = [](T a, T b) { return a + b; };
   double total = 0;
   for (int64_t begin = first; begin < last; begin += kSumBlock) {
     const int64_t end = std::min(last, begin + kSumBlock);
@@ -29,15 +46,17 @@ double SumOfRange(int64_t first, int64_t last, At&& at) {
         lanes[lane] += at(i + lane);
       }
     }
-    for (int64_t lane = 0; i < end; ++i, ++lane) {
-      lanes[lane] += at(i);
-    }
-    for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-      for (int64_t lane = 0; lane < width; ++lane) {
-        lanes[lane] += lanes[lane + width];
+    T few[kFewLanes] = {};
+    for (; i + kFewLanes <= end; i += kFewLanes) {
+      for (int64_t lane = 0; lane < kFewLanes; ++lane) {
+        few[lane] += at(i + lane);
       }
     }
-    total += static_cast<double>(lanes[0]);
+    T rest = 0;
+    for (; i < end; ++i) {
+      rest += at(i);
+    }
+    total += static_cast<double>(FoldLanes(lanes, add) + (FoldLanes(few, add) + rest));
   }
   return total;
 }

@@ -12,6 +12,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/math/broadcast.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/ordered_sum.h"
 #include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
@@ -93,12 +94,7 @@ T Fold(int64_t n, T first, const At& at, const Combine& combine) {
         lanes[lane] = combine(lanes[lane], at(i + lane));
       }
     }
-    for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-      for (int64_t lane = 0; lane < width; ++lane) {
-        lanes[lane] = combine(lanes[lane], lanes[lane + width]);
-      }
-    }
-    first = combine(first, lanes[0]);
+    first = combine(first, FoldLanes(lanes, combine));
   }
   for (; i < n; ++i) {
     first = combine(first, at(i));
@@ -113,7 +109,7 @@ void ReduceWith(const ExecutionContext& ctx, T first, const Combine& combine) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = x_tensor.data<T>();
-  std::fill_n(out, out_tensor->numel(), first);
+  ParallelFill(out, out_tensor->numel(), first);
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
