@@ -123,6 +123,24 @@ def test_attributes(op_type: str, attrs: dict[str, float], function: Any) -> Non
     test.check_gradients(["X"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize("exponent", [0.5, 1, 2, 3, -1, 1.5])
+def test_pow_of_every_kind_of_number(exponent: float, dtype: Any) -> None:
+    x = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 4, -4, 1e-30, 3e20, np.finfo(dtype).tiny / 4], dtype)
+    with np.errstate(all="ignore"):
+        # Arrays of exponents, since NumPy, too, has other ways for some numbers.
+        expected = np.power(x, np.full_like(x, exponent))
+        slope = dtype(exponent) * np.power(x, np.full_like(x, exponent - 1))
+    test = OpTest("pow", {"X": x}, {"factor": float(exponent)}, {"Out": None})
+    out = np.asarray(test.run()["Out"][0])
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+    known = ~np.isnan(expected)
+    assert np.array_equal(np.signbit(out[known]), np.signbit(expected[known]))
+    ones = np.ones_like(x)
+    grad = OpTest("pow_grad", {"X": x, "Out@GRAD": ones}, {"factor": float(exponent)}, {"X@GRAD": None})
+    np.testing.assert_allclose(np.asarray(grad.run()["X@GRAD"][0]), slope, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_pow_of_integers_is_exact(dtype: type) -> None:
     x = np.array([[-3, 0, 1], [2, 5, 7]], dtype)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.fluid import core
+import headrace.fluid as fluid
+from headrace.fluid import core, layers
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(5)
@@ -206,6 +207,48 @@ def test_gather(dtype: str, column: bool) -> None:
     test.check_outputs()
     test.check_gradients(["X"])
     OpTest("gather", {"X": x, "Index": index[:0]}, outputs={"Out": x[:0]}).check_outputs()
+
+
+#: Of an array as large as several threads need: a move, by a layer and by NumPy.
+LARGE_MOVES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
+    "many rows": (
+        (40, 3, 700),
+        lambda x: layers.slice(x, axes=[1, 2], starts=[1, 5], ends=[3, 695]),
+        lambda x: x[:, 1:3, 5:695],
+    ),
+    "few rows": ((3, 40, 700), lambda x: layers.slice(x, axes=[2], starts=[1], ends=[600]), lambda x: x[..., 1:600]),
+    "one row": ((1, 2, 9000), lambda x: layers.expand(x, [3, 2, 2]), lambda x: np.tile(x, (3, 2, 2))),
+    "borders": ((20, 50, 30), lambda x: layers.pad(x, [1, 2, 0, 3, 4, 0]), None),
+    "backwards": ((60, 900), lambda x: layers.reverse(x, [0, 1]), lambda x: x[::-1, ::-1]),
+    "a vector": ((40_000,), lambda x: layers.expand(x, [3]), lambda x: np.tile(x, 3)),
+    "rows by their numbers": (
+        (30_000, 4),
+        lambda x: layers.gather(x, layers.assign(NUMBERS)),
+        lambda x: x[NUMBERS],
+    ),
+    "a few long rows": ((5, 9000), lambda x: layers.gather(x, layers.assign(NUMBERS % 5)), lambda x: x[NUMBERS % 5]),
+}
+NUMBERS = RNG.integers(0, 30_000, 500).astype(np.int32)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", LARGE_MOVES)
+def test_gradients_add_up_in_the_order_of_the_result(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPU_NUM", str(threads))
+    dims, layer, move = LARGE_MOVES[name]
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        x = layers.data("x", dims, append_batch_size=False, stop_gradient=False)
+        out = layer(x)
+        weights = layers.data("weights", out.shape, append_batch_size=False)
+        (gradient,) = fluid.gradients(out, x, weights)
+        places = np.arange(1, np.prod(dims) + 1, dtype=np.float32).reshape(dims)
+        w = RNG.uniform(-1, 1, out.shape).astype(np.float32)
+        moved, got = fluid.Executor(fluid.CPUPlace()).run(feed={"x": places, "weights": w}, fetch_list=[out, gradient])
+    if move is not None:
+        np.testing.assert_array_equal(moved, move(places))
+    expected = np.zeros(places.size + 1, np.float32)
+    np.add.at(expected, moved.astype(np.int64).ravel(), w.ravel())  # one after the other
+    np.testing.assert_array_equal(got, expected[1:].reshape(dims))
 
 
 def test_scatter() -> None:

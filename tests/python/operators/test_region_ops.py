@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.fluid as fluid
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(71)
@@ -244,6 +245,35 @@ def test_a_grid_of_corners_and_of_what_is_no_place() -> None:
     gradients = test.gradients(["X", "Grid"])
     assert np.isfinite(gradients["X_0"]).all()
     assert np.isnan(gradients["Grid_0"]).reshape(9, 2).any(1).tolist() == [False] * 7 + [True] * 2
+
+
+def sample(x: np.ndarray, grid: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
+    """The output of grid_sampler, and the gradients of its weighted sum by x and by grid."""
+    feeds = {"x": x, "grid": grid, "weights": weights}
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        variables = [
+            fluid.layers.data(name, array.shape, append_batch_size=False, stop_gradient=name == "weights")
+            for name, array in feeds.items()
+        ]
+        out = fluid.layers.grid_sampler(*variables[:2])
+        gradients = fluid.gradients(out, variables[:2], variables[2])
+        return fluid.Executor(fluid.CPUPlace()).run(feed=feeds, fetch_list=[out, *gradients])
+
+
+def test_a_grid_of_many_places_and_maps_is_that_of_each() -> None:
+    x, grid, weights = (
+        RNG.uniform(-1.3, 1.3, dims).astype(np.float32) for dims in [(2, 35, 9, 7), (2, 19, 23, 2), (2, 35, 19, 23)]
+    )
+    out, x_grad, grid_grad = sample(x, grid, weights)
+    for channel in (0, 17, 34):
+        maps = slice(channel, channel + 1)
+        of_map = sample(x[:, maps], grid, weights[:, maps])
+        assert np.array_equal(of_map[0], out[:, maps])
+        assert np.array_equal(of_map[1], x_grad[:, maps])
+    of_rows = [sample(x, grid[:, [row]], weights[:, :, [row]]) for row in range(19)]
+    assert np.array_equal(np.concatenate([row[0] for row in of_rows], 2), out)
+    assert np.array_equal(np.concatenate([row[2] for row in of_rows], 1), grid_grad)
+    np.testing.assert_allclose(sum(row[1] for row in of_rows), x_grad, atol=1e-4)
 
 
 def test_grid_sampler_refuses_other_dims() -> None:
