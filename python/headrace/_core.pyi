@@ -137,6 +137,7 @@ class VarDesc:
     def block_index(self) -> int: ...
 
 class OpDesc:
+    infer_shape: Callable[[OpDesc, BlockDesc], None]
     @property
     def type(self) -> str: ...
     @property

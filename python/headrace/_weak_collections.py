@@ -56,5 +56,14 @@ class WeakKeyMap(Generic[Item, Value]):
         """The value of ``key``, which is ``value`` if it had none."""
         return self._values.setdefault(weakref.ref(key, self._values.pop), value)
 
+    def __getitem__(self, key: Item) -> Value:
+        return self._values[weakref.ref(key)]
+
+    def __setitem__(self, key: Item, value: Value) -> None:
+        self._values[weakref.ref(key, self._values.pop)] = value
+
+    def __contains__(self, key: Item) -> bool:
+        return weakref.ref(key) in self._values
+
     def clear(self) -> None:
         self._values.clear()

@@ -11,6 +11,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import initializer, layers, unique_name
 from headrace.fluid._checks import check_integer, check_number
+from headrace.fluid.core import array_of
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import (
     Block,
@@ -78,7 +79,7 @@ def _averaged(what: str) -> list[Parameter]:
 
 def _value(name: str) -> np.ndarray | None:
     variable = global_scope().find_var(name)
-    return np.asarray(variable.get_tensor()) if variable is not None and variable.is_initialized() else None
+    return array_of(variable.get_tensor()) if variable is not None and variable.is_initialized() else None
 
 
 class ModelAverage(_Average):

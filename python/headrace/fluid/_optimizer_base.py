@@ -63,7 +63,10 @@ class Optimizer:
         self._learning_rate = learning_rate
         self._grad_clip = grad_clip
         self._name = name
-        self._rates: WeakKeyMap[Program, Variable] = WeakKeyMap()
+        #: Fluid's name: programs set their own variable of a program's learning rate here.
+        self._learning_rate_map: WeakKeyMap[Program, Variable] = WeakKeyMap()
+        if isinstance(learning_rate, Variable):
+            self._learning_rate_map[learning_rate.block.program] = learning_rate
         self._accumulators: dict[str, dict[str, Variable]] = {}  # kind → name of the parameter → the latest
 
     def minimize(
@@ -236,21 +239,20 @@ class Optimizer:
         """The variable of the learning rate in ``program`` (None: the default main program), to be fetched, say. None
         before ``minimize`` if the rate is a number.
         """
-        if isinstance(self._learning_rate, Variable):
-            return self._learning_rate
-        return self._rates.get(default_main_program() if program is None else program)
+        found = self._learning_rate_map.get(default_main_program() if program is None else program)
+        return self._learning_rate if found is None and isinstance(self._learning_rate, Variable) else found
 
     def _common_rate(self, parameter: Parameter) -> Variable:
         """The learning rate of all parameters; a number becomes a variable with the first of them."""
-        if isinstance(self._learning_rate, Variable):
-            return self._learning_rate
         program = default_main_program()
-        variable = self._rates.get(program)
+        variable = self._learning_rate_map.get(program)
+        if variable is None and isinstance(self._learning_rate, Variable):
+            return self._learning_rate
         if variable is None:
             value = initializer.Constant(float(self._learning_rate))
             dtype = VarType.FP64 if parameter.dtype == VarType.FP64 else VarType.FP32
             variable = create_initialized_var(program, default_startup_program(), "learning_rate", [1], dtype, value)
-            self._rates.setdefault(program, variable)
+            self._learning_rate_map[program] = variable
         return variable
 
 

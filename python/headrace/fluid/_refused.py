@@ -48,10 +48,13 @@ REFUSED: dict[str, dict[str, str]] = {
         "distribute_transpiler": _ONE_MACHINE,
         "ps_dispatcher": _ONE_MACHINE,
     },
-    "core": dict.fromkeys(
-        ["AnalysisConfig", "NativeConfig", "PaddleBuf", "PaddleDType", "PaddleTensor", "create_paddle_predictor"],
-        _PREDICTOR,
-    ),
+    "core": {
+        **dict.fromkeys(
+            ["AnalysisConfig", "NativeConfig", "PaddleBuf", "PaddleDType", "PaddleTensor", "create_paddle_predictor"],
+            _PREDICTOR,
+        ),
+        "Graph": _QUANTISED,
+    },
     "layers": {
         "append_LARS": "use optimizer.LarsMomentum",
         "ListenAndServ": _ONE_MACHINE,

@@ -65,6 +65,7 @@ __all__ = [
     "VarType",
     "append_backward",
     "append_gradients",
+    "array_of",
     "as_float",
     "convert_dtype",
     "dtype_name",
@@ -125,6 +126,33 @@ VarDesc.set_shape = lambda self, shape: setattr(self, "shape", list(shape))
 VarDesc.set_dtype = lambda self, dtype: setattr(self, "dtype", int(dtype))
 VarDesc.set_lod_level = lambda self, lod_level: setattr(self, "lod_level", lod_level)
 VarDesc.set_persistable = lambda self, persistable: setattr(self, "persistable", persistable)
+
+
+def _infer_shape(self: OpDesc, block: BlockDesc) -> None:
+    """Has ``block`` declare the operator's outputs as it writes them now that its inputs are described anew. One that
+    runs a block of its own is left as it is.
+    """
+    if "sub_block" in self.attrs():
+        return
+    inputs = {slot: self.input(slot) for slot in self.input_names()}
+    outputs = {slot: self.output(slot) for slot in self.output_names()}
+    end = block.op_count()
+    block.append_op(self.type, inputs, outputs, self.attrs())
+    block.remove_ops(end, end + 1)
+
+
+OpDesc.infer_shape = _infer_shape
+
+#: An array over a tensor's memory. FailedPrecondition if it has none yet.
+array_of = LoDTensor.__array__
+
+
+def _array(self: LoDTensor, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray:
+    """What ``numpy.array(tensor)`` gives: of a tensor without memory, an array without elements, as in Fluid."""
+    return array_of(self, dtype, copy=copy) if self._is_initialized() else np.empty(0, dtype)
+
+
+LoDTensor.__array__ = _array  # type: ignore[method-assign]
 
 
 _DTYPE_NAMES = {

@@ -13,7 +13,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import layers
 from headrace.fluid._detection_map import DetectionMAP
-from headrace.fluid.core import dtype_name
+from headrace.fluid.core import array_of, dtype_name
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Program, Variable
 from headrace.fluid.initializer import Constant
@@ -69,7 +69,7 @@ class Evaluator:
         found = global_scope().find_var(state.name)
         if found is None:
             raise errors.FailedPrecondition(f"'{state.name}' has no value: run the startup program first")
-        return np.asarray(found.get_tensor())
+        return array_of(found.get_tensor())
 
 
 class ChunkEvaluator(Evaluator):

@@ -54,7 +54,7 @@ def as_numpy(tensor: LoDTensor | list[LoDTensor]) -> np.ndarray | list[np.ndarra
     """The elements as an array, without a copy; of a list of tensors, those of each.
 
     Raises:
-        FailedPrecondition: a tensor has a LoD, which an array would lose.
+        FailedPrecondition: a tensor has a LoD, which an array would lose, or no memory yet.
         TypeMismatch: it is given something else.
     """
     if isinstance(tensor, list):
@@ -65,7 +65,7 @@ def as_numpy(tensor: LoDTensor | list[LoDTensor]) -> np.ndarray | list[np.ndarra
         raise errors.FailedPrecondition(
             f"{tensor!r} has a LoD, which an array cannot hold: fetch it with return_numpy=False"
         )
-    return np.asarray(tensor)
+    return core.array_of(tensor)
 
 
 def _fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: bool = True) -> np.ndarray | LoDTensor:

@@ -16,6 +16,7 @@ from headrace.fluid import core
 from headrace.fluid import unique_name as unique_name
 from headrace.fluid._block import Block, names_of
 from headrace.fluid._checks import check_integer, check_optional
+from headrace.fluid._ir_graph import IrGraph as IrGraph
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
 from headrace.fluid._variable import GRAD_VAR_SUFFIX, Variable, grad_var_name

@@ -152,10 +152,16 @@ def test_a_part_that_is_not_there_is_refused_and_rows_can_be_iterated() -> None:
     assert [row.shape() for row in tensor] == [[2]] * 3
 
 
-def test_an_empty_tensor_has_no_array() -> None:
-    assert not fluid.LoDTensor()._is_initialized()
-    with pytest.raises(RuntimeError):
-        np.asarray(fluid.LoDTensor().__array__())
+def test_an_empty_tensor_is_an_array_without_elements() -> None:
+    empty = core.Scope().var("x").get_tensor()
+    assert not empty._is_initialized()
+    assert np.array(empty).shape == np.asarray(empty).shape == (0,)
+    copy = core.LoDTensor()
+    copy.set(np.array(empty), fluid.CPUPlace())  # so tools rename all that a scope has
+    assert copy.shape() == [0]
+    for convert in (core.array_of, fluid.executor.as_numpy):
+        with pytest.raises(errors.FailedPrecondition, match="no memory yet"):
+            convert(empty)
 
 
 def test_lod_as_offsets_and_as_lengths() -> None:

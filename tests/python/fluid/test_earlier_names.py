@@ -205,3 +205,53 @@ def test_the_true_boxes_of_a_yolo_loss_have_two_names() -> None:
         assert op.input("GTScore") == ["scores"]
     with pytest.raises(TypeError, match="gtbox"):
         layers.yolov3_loss(maps, gt_box=boxes, gtbox=boxes, gt_label=labels, **others)
+
+
+def test_a_program_sets_its_learning_rate(exe: fluid.Executor) -> None:
+    _, loss = two_layers()
+    rate = layers.create_global_var([1], 0.5, "float32", persistable=True, name="my_rate")
+    optimizer = fluid.optimizer.SGD(learning_rate=0.1)
+    assert fluid.default_main_program() not in optimizer._learning_rate_map
+    optimizer._learning_rate_map[fluid.default_main_program()] = rate
+    optimizer.minimize(loss)
+    assert optimizer._global_learning_rate() is optimizer._learning_rate_map[fluid.default_main_program()] is rate
+    updates = [op for op in fluid.default_main_program().global_block().ops if op.type == "sgd"]
+    assert [op.input("LearningRate") for op in updates] == [["my_rate"]] * 4
+    another = fluid.optimizer.Adam(learning_rate=rate)
+    assert another._learning_rate_map[fluid.default_main_program()] is rate
+
+
+def test_shapes_are_inferred_anew(exe: fluid.Executor) -> None:
+    image = fluid.data("image", [None, 3, 8, 8])
+    conv = layers.conv2d(image, 6, 3, param_attr="w", bias_attr=False)
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(conv))
+    block = fluid.default_main_program().global_block()
+    block.var("w").desc.set_shape([4, 3, 3, 3])
+    count = len(block.ops)
+    for op in block.ops:
+        op.desc.infer_shape(op.block.desc)
+    assert conv.shape == (-1, 4, 6, 6)
+    assert block.var(conv.name + "@GRAD").shape == (-1, 4, 6, 6)
+    assert len(block.ops) == block.desc.op_count() == count
+
+
+def test_shapes_of_a_block_that_an_operator_runs_stay(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [3])
+    chosen = layers.cond(layers.reduce_sum(x) > 0.0, lambda: x + 1.0, lambda: x - 1.0)
+    program = fluid.default_main_program()
+    for block in program.blocks:
+        for op in block.ops:
+            op.desc.infer_shape(block.desc)
+    assert exe.run(feed={"x": np.ones(3, np.float32)}, fetch_list=[chosen])[0].tolist() == [2, 2, 2]
+
+
+def test_names_that_tools_import_and_may_do_without() -> None:
+    from headrace.fluid.framework import IrGraph
+
+    with pytest.raises(errors.Unimplemented, match=r"IrGraph.*io.load_inference_model"):
+        IrGraph(None, for_test=True)
+    with pytest.raises(AttributeError, match=r"core has no Graph: programs cannot be quantised"):
+        core.Graph  # noqa: B018
+    with pytest.raises(AttributeError, match=r"contrib.layers has no ctr_metric_bundle: use metrics.Auc"):
+        fluid.contrib.layers.ctr_metric_bundle  # noqa: B018
+    assert layers.Variable is fluid.Variable

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.fluid import core as core
 from headrace.fluid._refused import REFUSED, refusal
+from headrace.fluid.framework import Variable as Variable
 from headrace.fluid.layers import (
     class_losses,
     conditional,
