@@ -31,8 +31,8 @@ def names_of(items: Iterable[Variable | str]) -> list[str]:
     return [item.name if isinstance(item, Variable) else item for item in items]
 
 
-def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: DeclaringProgram) -> dict[str, list[str]]:
-    """The names in the slots of an operator of ``program``, which declares what persists in another one."""
+def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, block: Block) -> dict[str, list[str]]:
+    """The names in the slots of an operator of ``block``, whose program declares what persists in another one."""
     out = {}
     for slot, value in (slots or {}).items():
         items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
@@ -41,8 +41,14 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, program: Declari
                 raise errors.TypeMismatch(
                     f"slot '{slot}' of operator '{op_type}' takes variables or their names, got {type(item).__name__}"
                 )
-            if isinstance(item, Variable) and item.block.program is not program and item.persistable:
-                program._adopt(item)
+            if isinstance(item, Variable) and item.block.program is not block.program:
+                if item.persistable:
+                    block.program._adopt(item)
+                elif block._find_var_recursive(item.name) is None:
+                    raise errors.NotFound(
+                        f"'{item.name}', in slot '{slot}' of '{op_type}', belongs to another program than the operator: "
+                        f"build what belongs together within one program_guard"
+                    )
         if items:
             out[slot] = names_of(items)
     return out
@@ -255,7 +261,7 @@ class Block:
         for what, given in (("inputs", inputs), ("outputs", outputs), ("attrs", attrs)):
             check_optional(given, Mapping, f"append_op: {what} of '{type}'")
         attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
-        reads, writes = _slots(inputs, type, self.program), _slots(outputs, type, self.program)
+        reads, writes = _slots(inputs, type, self), _slots(outputs, type, self)
         desc = self.desc.insert_op(index, type, reads, writes, attributes)
         op = Operator(self, desc)
         self.ops.insert(index, op)

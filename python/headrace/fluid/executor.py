@@ -233,13 +233,24 @@ class Executor:
         names = _fetch_names(fetch_list)
         # Fluid looks for what is fetched in the scope alone: a clone for tests gives the optimizer's learning rate.
         held = {name for name in names if name not in declared and _holds_tensor(scope, name)}
+        inside = [name for name in names if name not in held] if held else names
+        try:
+            tensors = prepared.run(values, inside)
+        except errors.NotFound:
+            _expect_of(program, fetch_list, inside)
+            raise
         if held:
-            inside = [name for name in names if name not in held]
-            found = dict(zip(inside, prepared.run(values, inside)))
+            found = dict(zip(inside, tensors))
             tensors = [_copy_of(scope, name) if name in held else found[name] for name in names]
-        else:
-            tensors = prepared.run(values, names)
-        return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
+        if not return_numpy:
+            return tensors
+        for name, tensor in zip(names, tensors):
+            if tensor.lod():
+                raise errors.FailedPrecondition(
+                    f"'{name}' is fetched as an array, but has a LoD, which an array cannot hold: fetch it with "
+                    f"return_numpy=False"
+                )
+        return [core.array_of(tensor) for tensor in tensors]
 
     @property
     def cpu_num(self) -> int:
@@ -322,3 +333,14 @@ def _fetch_names(fetch_list: FetchList) -> list[str]:
             raise errors.TypeMismatch(f"fetch_list takes Variables or their names, got {type(item).__name__}")
         names.append(item.name if isinstance(item, Variable) else item)
     return names
+
+
+def _expect_of(program: Program, fetch_list: FetchList, names: Sequence[str]) -> None:
+    """Raises NotFound if one of ``names`` is wanted that only another program declares."""
+    for item in [fetch_list] if isinstance(fetch_list, Variable) else fetch_list or []:
+        if isinstance(item, Variable) and item.block.program is not program and item.name in names:
+            if not any(item.name in block.vars for block in program.blocks):
+                raise errors.NotFound(
+                    f"cannot fetch '{item.name}': it belongs to another program than the one that is run, which does "
+                    f"not declare it"
+                )

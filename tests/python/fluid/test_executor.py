@@ -500,3 +500,27 @@ def test_fluids_datasets_are_refused_by_name(exe: fluid.Executor) -> None:
 
 def test_an_executor_says_where_it_runs(exe: fluid.Executor) -> None:
     assert repr(exe) == "Executor(CPUPlace)"
+
+
+def test_what_belongs_to_another_program_is_said_to(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [None, 3])
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        another = fluid.data("another", [None, 3])
+        doubled = fluid.layers.scale(another, 2.0)
+    with pytest.raises(
+        errors.NotFound, match=r"'another', in slot 'Y' of 'elementwise_add', belongs to another program"
+    ):
+        x + another
+    feed = {"x": np.ones((1, 3), np.float32)}
+    for fetched in (doubled, [x, doubled]):
+        with pytest.raises(errors.NotFound, match=rf"cannot fetch '{doubled.name}': it belongs to another program"):
+            exe.run(feed=feed, fetch_list=fetched)
+    with pytest.raises(errors.NotFound, match=r"cannot fetch 'y': the program declares no such variable"):
+        exe.run(feed=feed, fetch_list=["y", x])
+
+
+def test_a_fetched_lod_that_an_array_cannot_hold_is_that_of_a_variable(exe: fluid.Executor) -> None:
+    words = fluid.data("words", [None, 2], lod_level=1)
+    feed = {"words": fluid.create_lod_tensor(np.ones((3, 2), np.float32), [[1, 2]])}
+    with pytest.raises(errors.FailedPrecondition, match="'words' is fetched as an array, but has a LoD"):
+        exe.run(feed=feed, fetch_list=[fluid.layers.mean(words), words])
