@@ -46,8 +46,8 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, block: Block) ->
                     block.program._adopt(item)
                 elif block._find_var_recursive(item.name) is None:
                     raise errors.NotFound(
-                        f"'{item.name}', in slot '{slot}' of '{op_type}', belongs to another program than the operator: "
-                        f"build what belongs together within one program_guard"
+                        f"'{item.name}', in slot '{slot}' of '{op_type}', belongs to another program than the "
+                        f"operator: build what belongs together within one program_guard"
                     )
         if items:
             out[slot] = names_of(items)

@@ -338,9 +338,10 @@ def _fetch_names(fetch_list: FetchList) -> list[str]:
 def _expect_of(program: Program, fetch_list: FetchList, names: Sequence[str]) -> None:
     """Raises NotFound if one of ``names`` is wanted that only another program declares."""
     for item in [fetch_list] if isinstance(fetch_list, Variable) else fetch_list or []:
-        if isinstance(item, Variable) and item.block.program is not program and item.name in names:
-            if not any(item.name in block.vars for block in program.blocks):
-                raise errors.NotFound(
-                    f"cannot fetch '{item.name}': it belongs to another program than the one that is run, which does "
-                    f"not declare it"
-                )
+        if not isinstance(item, Variable) or item.block.program is program or item.name not in names:
+            continue
+        if not any(item.name in block.vars for block in program.blocks):
+            raise errors.NotFound(
+                f"cannot fetch '{item.name}': it belongs to another program than the one that is run, which does not "
+                f"declare it"
+            )
