@@ -78,6 +78,7 @@ class Variable:
         self.desc = desc
         # Of properties that attributes of the description store (see ``_stored_objects``): the given objects.
         self._objects: dict[str, Any] = {}
+        self._op: Any = None
 
     @property
     def name(self) -> str:
@@ -116,7 +117,16 @@ class Variable:
     @property
     def _is_fed_as_declared(self) -> bool:
         """Whether it is one of ``fluid.data``: a feed of another shape or dtype is refused."""
-        return "need_check_feed" in self.desc.attrs
+        return self.desc.need_check_feed()
+
+    @property
+    def op(self) -> Any:
+        """The operator of its block that writes it last, unless a program has set another; None if none does."""
+        return self._op or next((op for op in reversed(self.block.ops) if self.name in op.output_arg_names), None)
+
+    @op.setter
+    def op(self, op: Any) -> None:
+        self._op = op
 
     def _keep_unsaved(self) -> None:
         """Has the value survive a run, although it does not count as persistable: no file of parameters has it."""

@@ -126,6 +126,15 @@ VarDesc.set_shape = lambda self, shape: setattr(self, "shape", list(shape))
 VarDesc.set_dtype = lambda self, dtype: setattr(self, "dtype", int(dtype))
 VarDesc.set_lod_level = lambda self, lod_level: setattr(self, "lod_level", lod_level)
 VarDesc.set_persistable = lambda self, persistable: setattr(self, "persistable", persistable)
+VarDesc.need_check_feed = lambda self: "need_check_feed" in self.attrs
+
+
+def _set_need_check_feed(self: VarDesc, need_check_feed: bool) -> None:
+    others = {name: value for name, value in self.attrs.items() if name != "need_check_feed"}
+    self.attrs = {**others, "need_check_feed": True} if need_check_feed else others
+
+
+VarDesc.set_need_check_feed = _set_need_check_feed
 
 
 def _infer_shape(self: OpDesc, block: BlockDesc) -> None:

@@ -20,6 +20,9 @@ from headrace.fluid.framework import Program, Variable, default_main_program
 
 __all__ = ["DataFeeder"]
 
+#: NumPy's name of an element type.
+convert_dtype = core.dtype_name
+
 
 class _Column:
     """Gathers one variable's part of the samples of a batch."""

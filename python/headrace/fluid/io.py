@@ -92,6 +92,11 @@ _SCALED = (VarType.FP32, VarType.FP64, VarType.INT32, VarType.INT64)
 Predicate = Callable[[Variable], bool]
 
 
+def is_belong_to_optimizer(var: Variable) -> bool:
+    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` persists and is neither a parameter nor fed."""
+    return is_persistable(var) and not isinstance(var, Parameter) and not var.desc.need_check_feed()
+
+
 def is_parameter(var: Variable) -> bool:
     """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a parameter."""
     check_instance(var, Variable, "is_parameter: var")

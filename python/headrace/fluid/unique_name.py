@@ -36,6 +36,9 @@ def generate(key: str) -> str:
     return generator(check_instance(key, str, "unique_name.generate: key"))
 
 
+generate_with_ignorable_key = generate  # Fluid's, whose keys matter here, too
+
+
 def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenerator:
     """Puts a generator in the place of the present one, which is returned."""
     global generator

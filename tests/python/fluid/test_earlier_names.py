@@ -255,3 +255,43 @@ def test_names_that_tools_import_and_may_do_without() -> None:
     with pytest.raises(AttributeError, match=r"contrib.layers has no ctr_metric_bundle: use metrics.Auc"):
         fluid.contrib.layers.ctr_metric_bundle  # noqa: B018
     assert layers.Variable is fluid.Variable
+
+
+def test_the_operator_that_writes_a_variable() -> None:
+    hidden, loss = two_layers()
+    assert (hidden.op.type, loss.op.type) == ("tanh", "mean")
+    assert fluid.default_main_program().global_block().var("x").op is None
+    layers.assign(loss, output=hidden)
+    assert hidden.op.type == "assign"
+    another = loss.op
+    hidden.op = another  # as initializers of one's own do
+    assert hidden.op is another
+
+
+def test_what_is_saved_as_the_state_of_the_optimizer(exe: fluid.Executor) -> None:
+    _, loss = two_layers()
+    fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    program = fluid.default_main_program()
+    names = {var.name for var in program.list_vars() if fluid.io.is_belong_to_optimizer(var)}
+    assert names == {f"fc_{i}.{kind}_0_velocity_0" for i in (0, 1) for kind in "wb"} | {"learning_rate_0"}
+    assert program.global_block().var("x").desc.need_check_feed()
+    assert not loss.desc.need_check_feed()
+
+
+def test_feeds_that_need_not_be_as_declared(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [None, 3])
+    out = layers.relu(x)
+    feed = {"x": np.ones((2, 4), np.float32)}
+    with pytest.raises(errors.InvalidArgument, match="'x' is declared with shape"):
+        exe.run(feed=feed, fetch_list=[out])
+    x.desc.set_need_check_feed(False)
+    assert exe.run(feed=feed, fetch_list=[out])[0].shape == (2, 4)
+    x.desc.set_need_check_feed(True)
+    with pytest.raises(errors.InvalidArgument, match="'x' is declared with shape"):
+        exe.run(feed=feed, fetch_list=[out])
+
+
+def test_helpers_that_layers_of_ones_own_import() -> None:
+    assert fluid.data_feeder.convert_dtype(core.VarDesc.VarType.INT64) == "int64"
+    assert fluid.data_feeder.convert_dtype(np.float32) == "float32"
+    assert fluid.unique_name.generate_with_ignorable_key("tmp") == "tmp_0"
