@@ -117,7 +117,7 @@ class Variable:
     @property
     def _is_fed_as_declared(self) -> bool:
         """Whether it is one of ``fluid.data``: a feed of another shape or dtype is refused."""
-        return self.desc.need_check_feed()
+        return "need_check_feed" in self.desc.attrs
 
     @property
     def op(self) -> Any:

@@ -94,7 +94,7 @@ Predicate = Callable[[Variable], bool]
 
 def is_belong_to_optimizer(var: Variable) -> bool:
     """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` persists and is neither a parameter nor fed."""
-    return is_persistable(var) and not isinstance(var, Parameter) and not var.desc.need_check_feed()
+    return is_persistable(var) and not isinstance(var, Parameter) and not var._is_fed_as_declared
 
 
 def is_parameter(var: Variable) -> bool:
