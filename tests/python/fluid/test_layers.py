@@ -526,6 +526,10 @@ def test_a_shape_that_is_none_is_refused() -> None:
         layers.reshape(image, "ab")
     with pytest.raises(errors.TypeMismatch, match=r"layers.create_parameter: shape .* got 'ab'"):
         layers.create_parameter("ab", "float32")
+    with pytest.raises(
+        errors.TypeMismatch, match=r"append_batch_size of 'x' .* got 'int64'; the dtype .*dtype='int64'"
+    ):
+        layers.data("x", [1], "int64")
     with pytest.raises(errors.TypeMismatch, match=r"layers.data: the shape of 'x' .* got 'ab'"):
         layers.data("x", "ab")
     with pytest.raises(errors.TypeMismatch, match=r"'fc_0.w_0' has to consist of integers, got \[192, 'ten'\]"):
