@@ -290,12 +290,12 @@ class LayerHelper:
     @property
     def param_attr(self) -> ParamAttr | Literal[False]:
         """The layer's argument ``param_attr``, as a ParamAttr."""
-        return ParamAttr._to_attr(self.kwargs.get("param_attr")) or False
+        return ParamAttr._to_attr(self.kwargs.get("param_attr"))
 
     @property
     def bias_attr(self) -> ParamAttr | Literal[False]:
         """The layer's argument ``bias_attr``, as a ParamAttr."""
-        return ParamAttr._to_attr(self.kwargs.get("bias_attr")) or False
+        return ParamAttr._to_attr(self.kwargs.get("bias_attr"))
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | Literal[False]]:
         """One ParamAttr for each of ``length`` inputs, from the layer's argument ``param_attr``: one for all, or a
@@ -308,7 +308,7 @@ class LayerHelper:
                 f"layers.{self.layer_type}: param_attr has to have one item for each of the {length} inputs, got "
                 f"{len(items)}"
             )
-        return [ParamAttr._to_attr(copy.copy(item)) or False for item in items]
+        return [ParamAttr._to_attr(copy.copy(item)) for item in items]
 
     def iter_inputs_and_params(
         self, input_param_name: str = "input"
@@ -340,7 +340,7 @@ class LayerHelper:
         A parameter that exists already is shared; its shape and dtype have to be the same.
         """
         attr = ParamAttr._to_attr(attr)
-        if attr is None:
+        if not attr:
             return None
         _checks.check_object(
             default_initializer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Union
+from typing import Literal, Union
 
 import numpy as np
 
@@ -61,12 +61,12 @@ class ParamAttr:
         return attr
 
     @staticmethod
-    def _to_attr(value: ParamAttrLike) -> ParamAttr | None:
-        """The ParamAttr for a layer's ``param_attr`` or ``bias_attr``; None: no such parameter."""
+    def _to_attr(value: ParamAttrLike) -> ParamAttr | Literal[False]:
+        """The ParamAttr for a layer's ``param_attr`` or ``bias_attr``; False: no such parameter."""
         if value is None or value is True:
             return ParamAttr()
         if value is False:
-            return None
+            return False
         if isinstance(value, ParamAttr):
             return value
         if isinstance(value, str):

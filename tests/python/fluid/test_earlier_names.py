@@ -295,3 +295,11 @@ def test_helpers_that_layers_of_ones_own_import() -> None:
     assert fluid.data_feeder.convert_dtype(core.VarDesc.VarType.INT64) == "int64"
     assert fluid.data_feeder.convert_dtype(np.float32) == "float32"
     assert fluid.unique_name.generate_with_ignorable_key("tmp") == "tmp_0"
+
+
+def test_an_attribute_of_no_parameter_is_false() -> None:
+    assert fluid.ParamAttr._to_attr(False) is False  # a framework that wraps layers passes it on
+    assert fluid.ParamAttr._to_attr("w").name == "w"
+    named = fluid.ParamAttr("w")
+    assert fluid.ParamAttr._to_attr(named) is named
+    assert fluid.ParamAttr._to_attr(True).name is fluid.ParamAttr._to_attr(None).name is None

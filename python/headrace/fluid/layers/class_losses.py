@@ -264,7 +264,7 @@ def center_loss(
     width = _width(input, "center_loss")
     helper = LayerHelper("center_loss")
     attr = copy.copy(ParamAttr._to_attr(param_attr))
-    if attr is None:
+    if not attr:
         raise errors.InvalidArgument("layers.center_loss: param_attr=False is not supported; the loss needs centres")
     attr.trainable = False
     centers = helper.create_parameter(attr, [num_classes, width], input.dtype, stop_gradient=True)

@@ -66,10 +66,11 @@ def data(
         raise errors.TypeMismatch(f"layers.data: name has to be a string, got {name!r}")
     if not isinstance(shape, (list, tuple)):
         raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
-    if isinstance(append_batch_size, str):
+    given: Any = append_batch_size
+    if isinstance(given, str):
         raise errors.TypeMismatch(
-            f"layers.data: append_batch_size of '{name}' has to be True or False, got {append_batch_size!r}; the dtype "
-            f"is given as dtype={append_batch_size!r}"
+            f"layers.data: append_batch_size of '{name}' has to be True or False, got {given!r}; the dtype is given as "
+            f"dtype={given!r}"
         )
     shape = _dims(shape)
     if append_batch_size and all(d >= 0 for d in shape):

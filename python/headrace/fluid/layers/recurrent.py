@@ -143,12 +143,12 @@ def dynamic_lstmp(
     input = check_variable(input, "input", "dynamic_lstmp")
     attr = ParamAttr._to_attr(param_attr)
     attrs_of = [attr, attr]
-    if attr is not None and attr.name is not None:
+    if attr and attr.name is not None:
         attrs_of = [attr._named(attr.name + suffix) for suffix in (".w", ".proj")]
     inputs = {
         "Input": input,
-        "Weight": helper.create_weight(attrs_of[0] or False, [proj_size, 4 * width], input.dtype),
-        "ProjWeight": helper.create_weight(attrs_of[1] or False, [width, proj_size], input.dtype),
+        "Weight": helper.create_weight(attrs_of[0], [proj_size, 4 * width], input.dtype),
+        "ProjWeight": helper.create_weight(attrs_of[1], [width, proj_size], input.dtype),
     }
     attrs = {
         "use_peepholes": use_peepholes,

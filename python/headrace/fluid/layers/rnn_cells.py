@@ -140,7 +140,7 @@ class _Unit:
 def suffixed(attr: ParamAttrLike, suffix: str) -> ParamAttrLike:
     """``attr``, whose name, if it has one, ends in ``suffix``."""
     known = ParamAttr._to_attr(attr)
-    return attr if known is None or known.name is None or not suffix else known._named(known.name + suffix)
+    return attr if not known or known.name is None or not suffix else known._named(known.name + suffix)
 
 
 class BasicGRUUnit(_Unit):

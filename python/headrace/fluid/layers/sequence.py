@@ -416,8 +416,8 @@ def crf_decoding(
     helper = LayerHelper("crf_decoding")
     attr = ParamAttr._to_attr(param_attr)
     root = helper.main_program.global_block()
-    if attr is None or attr.name is None or not root.has_var(attr.name):
-        name = None if attr is None else attr.name
+    if not attr or attr.name is None or not root.has_var(attr.name):
+        name = attr.name if attr else None
         raise errors.InvalidArgument(
             f"layers.crf_decoding: param_attr must name the weights of a linear_chain_crf of the program, got {name!r}"
         )

@@ -76,7 +76,7 @@ def create_parameter(
     ``default_initializer``.
     """
     given = ParamAttr._to_attr(attr)
-    if given is None:
+    if not given:
         raise errors.InvalidArgument("layers.create_parameter: attr=False means that there is no parameter")
     if name is not None:
         given = given._named(name)
