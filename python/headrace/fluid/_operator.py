@@ -11,6 +11,9 @@ from headrace.fluid._protocols import DeclaringBlock
 
 __all__ = ["Operator"]
 
+#: Stands in a slot of a description for no variable.
+_NO_VARIABLE = "@EMPTY@"
+
 
 class Operator:
     """An operator of a block, as it was when it was added."""
@@ -68,15 +71,19 @@ class Operator:
     @property
     def output_arg_names(self) -> list[str]:
         """Names of all output variables."""
-        return self.desc.output_arg_names()
+        names = self.desc.output_arg_names()
+        return [name for slot in self.output_names for name in self.output(slot)] if _NO_VARIABLE in names else names
 
     def input(self, slot: str) -> list[str]:
         """Names of the variables in an input slot."""
         return self.desc.input(slot)
 
     def output(self, slot: str) -> list[str]:
-        """Names of the variables in an output slot."""
-        return self.desc.output(slot)
+        """Names of the variables in an output slot. As in Fluid, a slot for one variable is empty if that is not
+        wanted, such as a gradient that nobody reads.
+        """
+        names = self.desc.output(slot)
+        return [] if names == [_NO_VARIABLE] else names
 
     @property
     def attr_names(self) -> list[str]:
@@ -121,7 +128,7 @@ class Operator:
     def _replace(self, read: Mapping[str, str], written: Mapping[str, str]) -> None:
         """Gives it other variables, by the names of those that it has."""
         inputs = {slot: [read.get(name, name) for name in self.input(slot)] for slot in self.input_names}
-        outputs = {slot: [written.get(name, name) for name in self.output(slot)] for slot in self.output_names}
+        outputs = {slot: [written.get(name, name) for name in self.desc.output(slot)] for slot in self.output_names}
         attrs = self.all_attrs()
         if "sub_block" in attrs:
             attrs["sub_block"] = self.block.program.blocks[attrs["sub_block"]].desc

@@ -303,3 +303,18 @@ def test_an_attribute_of_no_parameter_is_false() -> None:
     named = fluid.ParamAttr("w")
     assert fluid.ParamAttr._to_attr(named) is named
     assert fluid.ParamAttr._to_attr(True).name is fluid.ParamAttr._to_attr(None).name is None
+
+
+def test_a_gradient_that_nobody_reads_is_no_output(exe: fluid.Executor) -> None:
+    image = fluid.data("image", [None, 1, 4, 4])
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.conv2d(image, 2, 3)))
+    program = fluid.default_main_program()
+    gradient = next(op for op in program.global_block().ops if op.type == "conv2d_grad")
+    assert gradient.output("Input@GRAD") == []
+    assert gradient.output("Filter@GRAD") == gradient.output_arg_names == ["conv2d_0.w_0@GRAD"]
+    names = [name for op in program.global_block().ops for name in (*op.input_arg_names, *op.output_arg_names)]
+    assert all(map(program.global_block().has_var, names))
+    program.global_block()._rename_var("conv2d_0.w_0@GRAD", "slope")
+    assert gradient.output_arg_names == ["slope"]
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"image": np.ones((1, 1, 4, 4), np.float32)})

@@ -427,3 +427,26 @@ def test_depthwise_convolutions_are_named_as_in_fluid() -> None:
         kinds = {name.rpartition("_")[0].rpartition("_")[0] for name in parameters if ".w_" in name}
         prefix = "depthwise_" if groups == 4 and not use_cudnn else ""
         assert kinds == {f"{prefix}conv2d", f"{prefix}conv2d_transpose"}
+        operators = {op.type for op in fluid.default_main_program().global_block().ops[-3:] if "conv" in op.type}
+        assert operators == kinds  # by which programs that prune or quantise tell them apart
+
+
+def test_depthwise_convolutions_compute_what_others_do(exe: fluid.Executor) -> None:
+    value = np.random.default_rng(3).uniform(-1, 1, (2, 4, 9, 9)).astype(np.float32)
+    results = []
+    for use_cudnn in (True, False):
+        program, startup = fluid.Program(), fluid.Program()
+        startup.random_seed = 3
+        with fluid.program_guard(program, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+            x = fluid.data("x", [None, 4, 9, 9])
+            x.stop_gradient = False
+            h = layers.conv2d(x, 8, 3, 2, 1, groups=4, use_cudnn=use_cudnn, act="tanh", param_attr="v", bias_attr="a")
+            h = layers.conv2d_transpose(h, 8, None, 3, groups=8, use_cudnn=use_cudnn, param_attr="w", bias_attr="b")
+            loss = layers.reduce_sum(h * h)
+            (slope,) = fluid.gradients(loss, x)
+            loss = loss + layers.reduce_mean(slope * slope)  # also differentiated again
+            fluid.optimizer.SGD(0.001).minimize(loss)
+            exe.run(startup)
+            results.append([exe.run(program, {"x": value}, [loss, h])[k] for _ in range(2) for k in (0, 1)])
+    for plain, depthwise in zip(*results):
+        np.testing.assert_array_equal(depthwise, plain)

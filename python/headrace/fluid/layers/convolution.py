@@ -69,7 +69,7 @@ def _convolve(
         "groups": groups,
         "data_format": data_format,
     }
-    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=layer)
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=helper.layer_type)
     axis = 1 + dimensions if channels_last else 1
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
@@ -176,7 +176,7 @@ def _transpose(
     out = helper.create_variable(input.dtype)
     attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
     attrs["data_format"] = data_format
-    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=layer)
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs, type=helper.layer_type)
     axis = 1 + dimensions if channels_last else 1
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
