@@ -46,8 +46,9 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, block: Block) ->
                     block.program._adopt(item)
                 elif block._find_var_recursive(item.name) is None:
                     raise errors.NotFound(
-                        f"'{item.name}', in slot '{slot}' of '{op_type}', belongs to another program than the "
-                        f"operator: build what belongs together within one program_guard"
+                        f"block {block.idx} and its ancestors declare no variable '{item.name}', which is in slot "
+                        f"'{slot}' of '{op_type}': it belongs to another program; build what belongs together within "
+                        f"one program_guard"
                     )
         if items:
             out[slot] = names_of(items)

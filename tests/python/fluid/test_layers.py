@@ -526,10 +526,6 @@ def test_a_shape_that_is_none_is_refused() -> None:
         layers.reshape(image, "ab")
     with pytest.raises(errors.TypeMismatch, match=r"layers.create_parameter: shape .* got 'ab'"):
         layers.create_parameter("ab", "float32")
-    with pytest.raises(
-        errors.TypeMismatch, match=r"append_batch_size of 'x' .* got 'int64'; the dtype .*dtype='int64'"
-    ):
-        layers.data("x", [1], "int64")
     with pytest.raises(errors.TypeMismatch, match=r"layers.data: the shape of 'x' .* got 'ab'"):
         layers.data("x", "ab")
     with pytest.raises(errors.TypeMismatch, match=r"'fc_0.w_0' has to consist of integers, got \[192, 'ten'\]"):
@@ -733,3 +729,11 @@ def test_integers_that_would_be_rounded_are_refused() -> None:
 def test_l2_normalize_without_an_axis() -> None:
     x = np.array([[3, 4], [6, 8]], np.float32)
     np.testing.assert_allclose(run(fluid.layers.l2_normalize(fluid.layers.assign(x), None))[0], [[0.6, 0.8]] * 2)
+
+
+def test_a_dtype_in_the_place_of_append_batch_size_is_a_warning() -> None:
+    with pytest.warns(
+        UserWarning, match=r"'int64' is given for append_batch_size of 'ids', .* was dtype='int64' meant"
+    ):
+        ids = fluid.layers.data("ids", [1], "int64")
+    assert ids.dtype == core.VarDesc.VarType.FP32  # as in Fluid

@@ -123,7 +123,10 @@ def others() -> dict[Callable[..., Any], dict[str, Any]]:
     written = {"filename": "a.recordio", "reader_creator": batches, "feeder": feeder, "feed_order": ["x"]}
     boxes = {"input": layers.data("boxes", [6], lod_level=1), "gt_label": layers.data("label", [1], lod_level=1)}
     state = contrib.StateCell({"x": None}, {"h": contrib.InitState(out)}, "h")
-    starts = {"init_ids": layers.data("ids", [1], "int64", 2), "init_scores": layers.data("scores", [1], lod_level=2)}
+    starts = {
+        "init_ids": layers.data("ids", [1], dtype="int64", lod_level=2),
+        "init_scores": layers.data("scores", [1], lod_level=2),
+    }
     learner = {"train_func": lambda: layers.mean(layers.fc(layers.data("x", [4]), 1)), "param_path": None}
     learner["optimizer_func"] = lambda: fluid.optimizer.SGD(0.1)
     trainer = contrib.trainer.Trainer(learner["train_func"], learner["optimizer_func"])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace._wording import counted
 from headrace.fluid import core
 from headrace.fluid._feed_source import FeedSource, init_queue
@@ -68,9 +69,10 @@ def data(
         raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
     given: Any = append_batch_size
     if isinstance(given, str):
-        raise errors.TypeMismatch(
-            f"layers.data: append_batch_size of '{name}' has to be True or False, got {given!r}; the dtype is given as "
-            f"dtype={given!r}"
+        warn(
+            f"layers.data: {given!r} is given for append_batch_size of '{name}', whose dtype is "
+            f"{core.dtype_name(dtype)}; was dtype={given!r} meant?",
+            UserWarning,
         )
     shape = _dims(shape)
     if append_batch_size and all(d >= 0 for d in shape):
