@@ -142,6 +142,13 @@ class CompiledProgram:
         """``program``, by the name that Fluid's programs use."""
         return self.program
 
+    @property
+    def _places(self) -> list[CPUPlace]:
+        """Fluid's list of devices, by whose number its programs divide what they fetch: one, which makes the whole
+        batch.
+        """
+        return [CPUPlace()]
+
     def with_data_parallel(
         self,
         loss_name: str | None = None,

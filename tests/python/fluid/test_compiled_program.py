@@ -178,6 +178,15 @@ def test_feeds_for_several_devices_that_do_not_fit(exe: fluid.Executor) -> None:
         exe.run(fluid.default_main_program(), feed=[{"x": X}, {"x": X}], fetch_list=[loss])
 
 
+def test_results_are_those_of_one_device(exe: fluid.Executor) -> None:
+    loss = model()
+    exe.run(fluid.default_startup_program())
+    for places in (None, fluid.cpu_places(2)):
+        program = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(loss.name, places=places)
+        fetched = exe.run(program, {"x": X}, [loss])[0]
+        assert fetched.shape == (len(program._places),) == (1,)  # programs take the mean of each device's part
+
+
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fluid.cpu_places() == [fluid.CPUPlace()]
     monkeypatch.setenv("CPU_NUM", "3")
