@@ -220,6 +220,8 @@ class LoaderConfig:
         function("worker_init_fn", self.worker_init_fn)
         if self.ragged is not None and self.collate_fn is not None:
             raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
+        if self.ragged is not None and not self.batches_samples:
+            raise ValueError("batch_size=None makes no batches, so ragged has no meaning: leave it out")
         check_ragged_rule(self.ragged)
 
     def _check_workers(self) -> None:
@@ -283,7 +285,7 @@ class LoaderConfig:
         in_process = self.num_workers == 0
         if self.iterable:
             return None
-        collate = None if self.collate is default_collate else self.collate
+        collate = None if self.stacks_samples else self.collate
         bulk = bulk_method(self.source) is not None or tensor_columns(self.source, collate) is not None
         if self.batches_samples and bulk and producers <= prefetch:
             return "whole"  # a call for many samples costs little more than one for a few
@@ -405,6 +407,13 @@ class LoaderConfig:
         if not self.batches_samples:
             return default_convert
         return default_collate if self.ragged is None else DefaultCollate(self.ragged)
+
+    @property
+    def stacks_samples(self) -> bool:
+        """Whether batches are made by Headrace's own default collation, which need not be called for those that the
+        writer can stack. Of a single sample it is a function like any other.
+        """
+        return self.batches_samples and self.collate is default_collate
 
     @property
     def batch_type(self) -> str | None:

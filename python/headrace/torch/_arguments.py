@@ -232,8 +232,10 @@ class LoaderBacking:
 
     def _arguments_of(self, of: Any) -> dict[str, Any]:
         options, workers, collate_fn = self.options, of.num_workers, of.collate_fn
-        if collate_fn is torch_data.default_collate:
-            collate_fn = _COLLATE if workers > 0 else _COLLATE_HERE
+        if collate_fn is torch_data.default_collate and workers == 0:
+            collate_fn = _COLLATE_HERE
+        elif collate_fn is torch_data.default_collate and (of.batch_size, of.batch_sampler) != (None, None):
+            collate_fn = _COLLATE  # of a single sample, it makes a batch that the writer could not
         several = workers * options.threads_per_worker > 1 and not isinstance(of.dataset, torch_data.IterableDataset)
         several = several and of.worker_init_fn is None
         draws = collate_fn not in (_COLLATE, _COLLATE_HERE) or _may_draw(of.dataset)

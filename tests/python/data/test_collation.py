@@ -23,6 +23,13 @@ def load(samples: list[Any], **arguments: Any) -> Any:
     return here
 
 
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "workers": "thread"}], ids=str)
+def test_without_batches_the_default_collation_gets_one_sample_as_any_function_would(workers: dict[str, Any]) -> None:
+    lists = [[(np.ones(2), 1), (np.zeros(2), 2)], [(np.zeros(2), 3)]]
+    batches = list(DataLoader(Samples(lists), batch_size=None, collate_fn=default_collate, seed=0, **workers))
+    assert same(batches, [[np.array([[1.0, 1], [0, 0]]), np.array([1, 2])], [np.zeros((1, 2)), np.array([3])]])
+
+
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [

@@ -701,6 +701,7 @@ def test_dataset_protocol() -> None:
         ({"batch_size": 2.0}, TypeError, "batch_size must be an integer"),
         ({"batch_size": True}, TypeError, "batch_size must be an integer"),
         ({"batch_size": None, "drop_last": True}, ValueError, "batch_size=None"),
+        ({"batch_size": None, "ragged": "pad"}, ValueError, "batch_size=None makes no batches, so ragged"),
         ({"num_workers": -1}, ValueError, "num_workers must be from 0"),
         ({"num_workers": 100_000}, ValueError, "num_workers"),
         ({"num_workers": "2"}, TypeError, "num_workers must be an integer"),

@@ -74,6 +74,23 @@ def test_a_batch_that_a_function_of_the_program_takes_from_the_dataset_is_the_co
     assert torch.equal(torch.stack(dataset), torch.zeros(4, 2))
 
 
+class Lists(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Each is what a batch consists of."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> list[Any]:
+        return [(torch.full((2,), float(i)), i, f"text {i}") for i in range(index + 1)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_without_batches_the_default_collation_makes_one_of_each_sample(workers: int) -> None:
+    arguments = {"batch_size": None, "collate_fn": torch_data.default_collate, "num_workers": workers}
+    mine, theirs = (list(cls(Lists(), **arguments)) for cls in CLASSES)
+    assert str(mine) == str(theirs)
+
+
 class Own(DataLoader):  # type: ignore[type-arg, unused-ignore]
     """Keeps things of its own under names that the drop-in has arguments of."""
 

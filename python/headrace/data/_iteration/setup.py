@@ -9,7 +9,6 @@ from typing import Any
 from headrace.data._argument_checks import start_context
 from headrace.data._config import LoaderConfig
 from headrace.data._iteration.state import Position
-from headrace.data._samples.collation import default_collate
 from headrace.data._samples.device_copies import DeviceCopies
 from headrace.data._samples.in_process_batches import HandOver
 from headrace.data._samples.rebuild import decode_tree
@@ -76,7 +75,7 @@ def tree_decoder(
 def worker_task(config: LoaderConfig, seed: int, base_seed: int, stream: StreamTask | None, feeds: bool) -> WorkerTask:
     return WorkerTask(
         dataset=config.source,
-        collate=None if config.collate is default_collate else config.collate,  # the default writes row by row
+        collate=None if config.stacks_samples else config.collate,  # the default writes row by row
         convert=not config.batches_samples,
         seed=seed,
         seed_records=config.seed_records,
