@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,48 @@ def test_errors_of_workers_are_in_the_words_of_pytorch(error: BaseException) -> 
     assert type(mine.__cause__) is type(error)
     assert mine.__cause__.args == error.args
     assert not isinstance(mine.__cause__.__cause__, WorkerTraceback)
+
+
+class HoldsAFunction(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.function = lambda: text
+
+
+class HasAMessage(Exception):
+    """PyTorch passes the text to the ``message`` of such a class, which this one lacks."""
+
+    message = "always the same"
+
+
+def with_a_function(error: Exception) -> Exception:
+    error.function = lambda: 0  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [HoldsAFunction("one"), with_a_function(KeyError("one")), ValueError(lambda: 0, "one")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_be_pickled_is_raised_from_its_text_as_by_pytorch(error: Exception) -> None:
+    arguments = {"batch_size": 2, "num_workers": 1, "multiprocessing_context": "fork"}
+    mine, theirs = (raised(cls, error, **arguments) for cls in CLASSES)
+    assert type(mine) is type(theirs) is type(error)
+    assert str(mine).splitlines()[:2] == str(theirs).splitlines()[:2]
+    assert "one" in str(mine)
+    assert type(mine.__cause__) is RuntimeError
+
+
+def test_what_cannot_be_made_of_its_text_is_a_runtime_error_with_all_of_it() -> None:
+    """PyTorch raises the TypeError of its attempt alone."""
+    group = getattr(builtins, "ExceptionGroup", None)
+    for error in (HasAMessage("one"), *([] if group is None else [group("several", [ValueError("one")])])):
+        mine = raised(DataLoader, error, batch_size=2, num_workers=1)
+        assert type(mine) is RuntimeError
+        assert str(mine).startswith(f"Caught {type(error).__name__} in DataLoader worker process 0.")
+        assert "one" in str(mine)
+        assert type(mine.__cause__) is type(error)
 
 
 def fail_at_start(worker: int) -> None:

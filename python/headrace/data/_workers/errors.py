@@ -86,10 +86,12 @@ def encode_error(
         error_text = _shorten_text(described_error(error), shortened)
         trace = _shorten_text(text, shortened)
         pickled = _pickled(error, shortened)
+        kind = _pickled_type(error) if pickled is None else None
         for known_index in (index, None):
             try:
                 packed_index = dumps(known_index)  # apart: the consumer may be unable to restore it
-                message = dumps((pickled, error_text, _shorten_text(culprit, shortened), trace, packed_index, worker))
+                texts = error_text, _shorten_text(culprit, shortened), trace
+                message = dumps((pickled, *texts, packed_index, worker, kind))
             except Exception:  # an index that cannot travel back
                 continue
             if len(message) <= room:
@@ -149,6 +151,15 @@ def _pickled(error: BaseException, length: int | None) -> bytes | None:
     return None
 
 
+def _pickled_type(error: BaseException) -> bytes | None:
+    """Its type, of an exception that cannot travel; None: nor can that."""
+    with contextlib.suppress(Exception):
+        pickled = dumps(type(error))
+        pickle.loads(pickled)
+        return pickled
+    return None
+
+
 def _shorten_text(text: str, length: int | None) -> str:
     if length is None or len(text) <= length:
         return text
@@ -170,14 +181,24 @@ class WorkerTraceback(Exception):
         text: the worker's traceback.
         sample_index: the index of the sample that could not be made; None if it was not a single sample.
         worker: the number of the worker; None if it had none yet.
+        kind: the exception's type, if only its text could be sent, as a RuntimeError; None if it was sent itself, or
+            the program cannot import its type.
     """
 
-    def __init__(self, culprit: str, text: str, sample_index: Any, worker: int | None = None) -> None:
-        super().__init__(culprit, text, sample_index, worker)
+    def __init__(
+        self,
+        culprit: str,
+        text: str,
+        sample_index: Any,
+        worker: int | None = None,
+        kind: type[BaseException] | None = None,
+    ) -> None:
+        super().__init__(culprit, text, sample_index, worker, kind)
         self.culprit = culprit
         self.text = text
         self.sample_index = sample_index
         self.worker = worker
+        self.kind = kind
 
     def __str__(self) -> str:
         return f"\n\n{self.culprit}:\n\n{self.text}"
@@ -187,10 +208,11 @@ def decode_error(message: bytes) -> BaseException:
     """The exception that a worker encoded, with :class:`WorkerTraceback` as its cause."""
     if not message:
         return RuntimeError("a worker failed to make a sample, and the slot had no room for the reason")
-    pickled, description, culprit, trace, packed_index, worker = pickle.loads(message)
+    pickled, description, culprit, trace, packed_index, worker, packed_kind = pickle.loads(message)
     unpickled = None if pickled is None else _unpickled(pickled)
     error = unpickled if isinstance(unpickled, Exception) else RuntimeError(description)
-    error.__cause__ = WorkerTraceback(culprit, trace, _unpickled(packed_index), worker)
+    kind = None if packed_kind is None else _unpickled(packed_kind)
+    error.__cause__ = WorkerTraceback(culprit, trace, _unpickled(packed_index), worker, kind)
     return error
 
 
