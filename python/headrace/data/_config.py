@@ -33,10 +33,10 @@ from headrace.data._samplers.protocols import SeekableSampler
 from headrace.data._samplers.sampler_state import SamplerState
 from headrace.data._samples.collation import (
     DefaultCollate,
+    InPlaceCollate,
     check_ragged_rule,
     default_collate,
     default_convert,
-    is_in_place,
 )
 from headrace.data._samples.device_copies import check_device, require_devices
 from headrace.data._samples.tensor_columns import tensor_columns
@@ -289,8 +289,8 @@ class LoaderConfig:
         bulk = bulk_method(self.source) is not None or tensor_columns(self.source, collate) is not None
         if self.batches_samples and bulk and producers <= prefetch:
             return "whole"  # a call for many samples costs little more than one for a few
-        if collate is None or is_in_place(collate):
-            alone = producers == 1 and not self.seed_records and getattr(collate, "makes_once", False)
+        if collate is None or isinstance(collate, InPlaceCollate):
+            alone = producers == 1 and not self.seed_records and collate is not None and collate.makes_once
             return "whole" if (in_process or alone) and not wants_out(self.source) else None
         # The samples that several workers make are copies by the time that one collates them, which the function can
         # see.
@@ -451,10 +451,21 @@ class LoaderConfig:
         return None if self.batch_size is None else self.batch_size * self.shard[1]
 
     def dataset_length(self) -> int:
-        """How many samples there are now; 0 if the dataset does not say, and the maximum for a stream."""
+        """How many samples there are now; 0 if the dataset does not say, and the maximum for a stream.
+
+        Raises:
+            Exception: what the dataset's ``__len__`` raises, unless a sampler decides which samples there are.
+        """
         if self.iterable:
             return _MAX_LENGTH
-        return min(len(self.source), _MAX_LENGTH) if hasattr(self.source, "__len__") else 0
+        if not hasattr(self.source, "__len__"):
+            return 0
+        try:
+            return min(len(self.source), _MAX_LENGTH)
+        except (NotImplementedError, TypeError):  # it has a __len__ only to say that it has no length
+            if self.sampler is None and self.batch_sampler is None:
+                raise
+            return 0
 
 
 ARGUMENT_NAMES = frozenset(

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from headrace.data._samples.collation import InPlaceCollate, KnownCollate
 from headrace.data._samples.torch_collation import (
     describe_as_torch_collates,
     is_pytorchs_collation,
@@ -16,18 +17,10 @@ from headrace.data._samples.torch_collation import (
 )
 
 
-class TorchCollate:
-    """``torch.utils.data.default_collate``, for a loader's workers; see ``InPlaceCollate``.
+class TorchCollate(InPlaceCollate):
+    """``torch.utils.data.default_collate``, for a loader's workers."""
 
-    Attributes:
-        makes_once: a worker that is the only one makes each sample once, so that it draws what PyTorch's would draw,
-            even if a batch turns out not to fit its place.
-        takes_any_number: it makes a batch of what ``__getitems__`` gives, be these fewer samples than were asked for.
-        stacks_tensors: it makes of samples that are tuples of tensors a list of these, stacked.
-    """
-
-    makes_once = True
-    takes_any_number = True
+    makes_once = takes_any_number = True
     describe = staticmethod(describe_as_torch_collates)
 
     @property
@@ -38,12 +31,8 @@ class TorchCollate:
         return default_collate(samples)
 
 
-class NewCollate:
-    """``torch.utils.data.default_collate``, for a loader without workers.
-
-    Attributes:
-        stacks_tensors: see :class:`TorchCollate`.
-    """
+class NewCollate(KnownCollate):
+    """``torch.utils.data.default_collate``, for a loader without workers."""
 
     def __init__(self) -> None:
         self._functions: tuple[Any, ...] = ()

@@ -23,6 +23,22 @@ def load(samples: list[Any], **arguments: Any) -> Any:
     return here
 
 
+class Described:
+    """A collate function that has a method of a common name."""
+
+    def describe(self) -> str:
+        return "sums"
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return sum(samples)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_methods_of_a_collate_function_are_its_own(num_workers: int) -> None:
+    loader = DataLoader(Samples([1, 2, 3]), batch_size=2, collate_fn=Described(), num_workers=num_workers)
+    assert list(loader) == [3, 3]
+
+
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "workers": "thread"}], ids=str)
 def test_without_batches_the_default_collation_gets_one_sample_as_any_function_would(workers: dict[str, Any]) -> None:
     lists = [[(np.ones(2), 1), (np.zeros(2), 2)], [(np.zeros(2), 3)]]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from loader_datasets import Bulk, Ints, Random, ShortBulk, same
 
+from headrace.data import DataLoader
 from headrace.data._datasets.datasets import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 from headrace.data._datasets.fetcher import Fetcher
 from headrace.data._datasets.iterable_datasets import ChainDataset, IterableDataset, is_iterable_dataset
@@ -419,3 +420,39 @@ def test_datasets_are_added_as_torchs() -> None:
     assert not isinstance(object(), Dataset)
     with pytest.raises(TypeError, match="Count is iterable"):
         own + Count(0, 3)
+
+
+class Unmeasured(Ints):
+    """Has a length only to say that it has none."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__(0)
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error("no length")
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, TypeError])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_where_a_sampler_decides_a_dataset_needs_no_length(num_workers: int, error: type[Exception]) -> None:
+    for arguments in ({"sampler": [3, 1, 2], "batch_size": 2}, {"batch_sampler": [[3, 1], [2]]}):
+        loader = DataLoader(Unmeasured(error), num_workers=num_workers, seed=0, **arguments)
+        batches = iter(loader)
+        assert next(batches).tolist() == [3, 1]
+        loader.load_state_dict(loader.state_dict())
+        assert [batch.tolist() for batch in loader] == [[2]]
+    with pytest.raises(error, match="no length"):
+        list(DataLoader(Unmeasured(error), num_workers=num_workers))
+
+
+class Named(Ints):
+    def __getitem__(self, index: int, out: str = "text", *, rng: int = 3) -> Any:
+        return index, out, rng
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_parameters_with_defaults_of_their_own_keep_these(num_workers: int) -> None:
+    for dataset in (Named(2), Subset(Named(2), range(2))):
+        ((indices, texts, numbers),) = DataLoader(dataset, batch_size=2, num_workers=num_workers)
+        assert (indices.tolist(), texts, numbers.tolist()) == ([0, 1], ["text", "text"], [3, 3])

@@ -74,6 +74,50 @@ def test_a_batch_that_a_function_of_the_program_takes_from_the_dataset_is_the_co
     assert torch.equal(torch.stack(dataset), torch.zeros(4, 2))
 
 
+class Collator:
+    """Has attributes that PyTorch's loader does not ask for."""
+
+    stacks_tensors = makes_once = takes_any_number = True
+
+    def describe(self) -> str:
+        return "counts"
+
+    def makes_new(self) -> bool:
+        return True
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return [len(samples), samples]
+
+
+@both
+@pytest.mark.parametrize("held", [False, True])
+def test_attributes_of_a_collate_function_are_its_own(held: bool, workers: int) -> None:
+    rows = torch.arange(10)
+    dataset: Any = torch_data.TensorDataset(rows) if held else rows
+    mine, theirs = (list(cls(dataset, 4, collate_fn=Collator(), num_workers=workers)) for cls in CLASSES)
+    assert str(mine) == str(theirs)
+    for _, samples in mine:
+        for sample in samples:
+            (sample[0] if held else sample).zero_()
+    assert torch.equal(rows, torch.arange(10))
+
+
+class Options(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Its parameters mean something else than Headrace's."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int, out: str = "text", *, rng: tuple[int, int] = (0, 1)) -> Any:
+        return index, out, rng
+
+
+@both
+def test_parameters_with_defaults_of_their_own_keep_these(workers: int) -> None:
+    mine, theirs = (list(cls(Options(), 2, num_workers=workers)) for cls in CLASSES)
+    assert str(mine) == str(theirs)
+
+
 class Lists(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
     """Each is what a batch consists of."""
 

@@ -25,14 +25,18 @@ def is_torch_dataset(dataset: Any) -> bool:
 
 
 def wants_rng(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` takes ``rng``, the record's generator."""
+    """Whether a dataset's ``__getitem__`` takes ``rng``, the record's generator; not if it has a value of its own to
+    put there.
+    """
     if getattr(dataset.__getitem__, "passes_on", False):
         return any(part.wants_rng for part in dataset._parts)
     return _has_parameter(dataset.__getitem__, "rng")
 
 
 def wants_out(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` takes ``out``, the sample's place in the batch."""
+    """Whether a dataset's ``__getitem__`` takes ``out``, the sample's place in the batch; not if it has a value of its
+    own to put there.
+    """
     if getattr(dataset.__getitem__, "passes_on", False):
         return any(part.wants_out for part in dataset._parts)
     return _has_parameter(dataset.__getitem__, "out")
@@ -59,6 +63,8 @@ def _has_parameter(method: Callable[..., Any], name: str) -> bool:
         # inspect would compile this text, and leave cycles for the garbage collector.
         return name in re.findall(r"\w+", getattr(method, "__text_signature__", None) or "")
     try:
-        return name in inspect.signature(method).parameters
+        parameter = inspect.signature(method).parameters.get(name)
     except (TypeError, ValueError):  # a method without a signature, written in C
         return False
+    # A parameter of that name with another default means something else to the dataset.
+    return parameter is not None and (parameter.default is parameter.empty or parameter.default is None)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -87,20 +87,39 @@ class DefaultCollate:
         return collate_in_place(samples, indices, self.ragged)
 
 
-class InPlaceCollate(Protocol):
+class KnownCollate:
+    """A collate function of Headrace's own, of which the loader knows more than that it can be called. A base class,
+    since a user's function may have attributes of any name.
+
+    Attributes:
+        makes_once: a worker that is the only one makes each sample once, so that it draws what PyTorch's would draw,
+            even if a batch turns out not to fit its place.
+        takes_any_number: it makes a batch of what ``__getitems__`` gives, be these fewer samples than were asked for.
+        stacks_tensors: it makes of samples that are tuples of tensors a list of these, stacked.
+    """
+
+    makes_once = takes_any_number = False
+
+    @property
+    def stacks_tensors(self) -> bool:
+        return False
+
+    def makes_new(self) -> bool:
+        """Whether all tensors of a batch are new, and nobody's but the consumer's."""
+        return False
+
+    def __call__(self, samples: list[Any]) -> Any:
+        raise NotImplementedError
+
+
+class InPlaceCollate(KnownCollate):
     """A collate function that is called only for batches whose samples the writer cannot stack in the same way."""
 
     def describe(self, sample: Any) -> Description:
         """Describes the batch that the writer makes of samples like this one; it must equal the result of a call.
         Returns the result of :func:`describe` or :func:`describe_whole`.
         """
-
-    def __call__(self, samples: list[Any]) -> Any: ...
-
-
-def is_in_place(collate: Any) -> bool:
-    """Whether a collate function is an :class:`InPlaceCollate`."""
-    return hasattr(collate, "describe")
+        raise NotImplementedError
 
 
 def _collate_all(samples: Sequence[Any], indices: Sequence[Any] | None, ragged: RaggedRule, planned: bool) -> Any:

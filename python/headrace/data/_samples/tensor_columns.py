@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data._samples.collation import KnownCollate
 from headrace.data._samples.planned_arrays import Planned
 from headrace.data._samples.tensors import (
     EXTENSION_TYPES,
@@ -61,7 +62,7 @@ def tensor_columns(dataset: Any, collate: Any) -> TensorColumns | None:
     data: Any = sys.modules.get("torch.utils.data")
     if data is None:
         return None
-    stacks = collate is None or getattr(collate, "stacks_tensors", False)
+    stacks = collate is None or (isinstance(collate, KnownCollate) and collate.stacks_tensors)
     stacks = stacks or (collate is data.default_collate and stacks_tensor_samples())
     inner = dataset
     while type(inner) is data.Subset:

@@ -26,7 +26,13 @@ from headrace.data._randomness.sample_seeds import (
     position_key,
     seed_generators,
 )
-from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
+from headrace.data._samples.collation import (
+    DefaultCollate,
+    InPlaceCollate,
+    KnownCollate,
+    collate_in_place,
+    default_collate,
+)
 from headrace.data._samples.containers import circle_in
 from headrace.data._samples.describe import Description, describe, describe_whole, sample_prototype
 from headrace.data._samples.flatten import Flattener
@@ -91,11 +97,12 @@ class SampleMaker:
         self.reader: StreamReader | None = None
         self._hand_over = hand_over
         collate: Any = task.collate
-        self._in_place = collate is None or is_in_place(collate)
+        known = isinstance(collate, KnownCollate)
+        self._in_place = collate is None or isinstance(collate, InPlaceCollate)
         self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
-        self._takes_any_number = self._own_collate or getattr(collate, "takes_any_number", False)
+        self._takes_any_number = self._own_collate or (known and collate.takes_any_number)
         # Says whether the batches have no owner but the consumer; None: nobody knows.
-        self._makes_new: Callable[[], bool] | None = getattr(collate, "makes_new", None)
+        self._makes_new: Callable[[], bool] | None = collate.makes_new if known else None
         self._begin()
         self._epoch = 0
         self._init_error: BaseException | None = None
@@ -104,7 +111,7 @@ class SampleMaker:
         self._culprit: str | None = None
         self.hands_over = hand_over is not None
         describe_sample = describe if hand_over is None else describe_as_is
-        if is_in_place(collate):
+        if isinstance(collate, InPlaceCollate):
             describe_sample = self._describe_in_place
         flattener = Flattener(task.feeds)
         # Batches that do not feed programs arrive with the strides and shared memory that their arrays have.
