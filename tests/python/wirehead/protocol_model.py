@@ -102,13 +102,20 @@ class World:
             of the protocol exclude does not happen: no request outlives a restore, and none comes between a manager's
             last look and what it does then. A process that was there before may be wrong until it notices,
             but makes no swap that lacks a sample; and for those that come after it, all is as it should be.
+        tells: other processes tell readers of earlier generations now and then, which may be gone.
         block: samples per block; CAP or more: there is one block, of which managers write down nothing.
     """
 
     def __init__(
-        self, seed: int, cleans: bool = False, damages: bool = False, restores: bool = False, block: int = CAP
+        self,
+        seed: int,
+        cleans: bool = False,
+        damages: bool = False,
+        restores: bool = False,
+        tells: bool = False,
+        block: int = CAP,
     ) -> None:
-        self.block = block
+        self.tells, self.block = tells, block
         self.rng = random.Random(seed)
         self.cleans, self.damages, self.restores = cleans, damages, restores
         self.time, self.wall = 1000.0, 1e9
@@ -281,10 +288,13 @@ class World:
         reader = Reader(cache, ("data", "label"))
         while True:
             try:
-                generation = reader.pin_current(-1)
+                generation = reader.pin_current(-1, keep=self.tells and self.rng.random() < 0.5)
             except TimeoutError:
                 self._pause()
                 continue
+            if self.tells and generation > 1 and self.rng.random() < 0.5:
+                generation = max(1, generation - self.rng.choice((1, 1, 2)))
+                reader.pin(generation)
             for id in self.rng.choices(range(CAP), k=self.rng.choice((1, 3, 100))):
                 try:
                     value = int(reader.read(generation, id)["label"][1])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from damage import bury
-from numbered import numbered, swaps
+from numbered import fill, numbered, swaps
 
 from headrace.wirehead import MongoTupleheadDataset
 from headrace.wirehead._protocol.cache import Cache
@@ -98,6 +98,47 @@ def test_a_worker_that_begins_with_an_epoch_long_after_others_warns(
         swaps(cache, 20, 4)  # what was agreed on about generation 1 is not known any more
         assert late[order[1]][1][0] == 51
     assert sum("mixes generations" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_worker_that_comes_to_two_rounds_after_their_generations_are_gone_finds_no_damage(
+    config: dict[str, Any], cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    swaps(cache, 10, 1)
+    with MongoTupleheadDataset(config, to="numpy") as dataset, pickle.loads(pickle.dumps(dataset)) as late:
+        order = [int(index) for index in dataset.sampler(shuffle=False, infinite=True).order(0, 0, 10)]
+        assert dataset[order[0]][1][0] == 10
+        fill(cache, 20)
+        manager = GenerationManager(cache)
+        assert manager.step() is not None
+        assert dataset[order[5]][1][0] == 20
+        dataset.close()
+        manager.close()
+        swaps(cache, 30, 1)
+        assert [int(late[order[index]][1][0]) for index in (1, 6, 2, 7)] == [31, 31, 32, 32]
+    assert sum("mixes generations" in message for message in caplog.messages) == 2
+
+
+def test_a_reader_that_stood_still_is_not_sure_of_any_generation_that_it_had(
+    config: dict[str, Any], cache: Cache
+) -> None:
+    swaps(cache, 10, 1)
+    manager = GenerationManager(cache)
+    with contextlib.closing(Reader(cache, ("label",))) as reader:
+        reader.pin_current(1)
+        fill(cache, 20)
+        assert manager.step() is not None
+        assert reader.pin_current(1, keep=True) == 2
+        assert reader.is_certain(1)
+        assert reader.is_certain(2)
+        reader._lease._renewed -= 1000
+        bury(cache, [reader._lease.key])
+        manager.close()
+        swaps(cache, 30, 1)
+        assert not reader.is_certain(2)
+        assert reader.pin_current(1, keep=True) == 3
+        assert (reader.is_certain(2), reader.is_certain(3)) == (False, True)
+        reader.pin(2)
+        assert (reader.is_certain(2), reader.is_certain(3)) == (False, True)
 
 
 def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:

@@ -227,8 +227,8 @@ def test_a_sampler_knows_any_position() -> None:
         assert max(whole) < 2**62
 
 
-def damage(config: dict[str, Any], id: int) -> None:
-    """Changes the last byte of a stored sample of generation 1, which is its label's."""
+def damage(config: dict[str, Any], id: int, is_lost: bool = False) -> None:
+    """Changes the last byte of a stored sample of generation 1, which is its label's; or takes it all away."""
     with contextlib.closing(Cache(config)) as cache:
         description = cache.sample(1, id)
         assert description is not None
@@ -237,7 +237,8 @@ def damage(config: dict[str, Any], id: int) -> None:
         assert found is not None
         data = bytes(found)
         assert remove_chunk(cache, 1, name)
-        cache.store.write_chunks(1, {name: data[:-1] + bytes([data[-1] ^ 1])})
+        if not is_lost:
+            cache.store.write_chunks(1, {name: data[:-1] + bytes([data[-1] ^ 1])})
 
 
 @pytest.mark.parametrize("is_sampled", [False, True])
@@ -259,13 +260,14 @@ def test_a_corrupted_chunk_in_a_worker(config: dict[str, Any], is_sampled: bool)
     assert all((values == labels[:, :, None]).all() for values, labels in found)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
 def test_a_worker_that_comes_late_to_a_round_does_not_take_damage_for_a_dropped_generation(
-    config: dict[str, Any], on_corrupt: str, caplog: pytest.LogCaptureFixture
+    config: dict[str, Any], on_corrupt: str, is_lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It cannot be sure that the generation was kept until it came: it would continue with another one."""
+    """It would continue with another one."""
     generate(config, 0)
-    damage(config, 6)
+    damage(config, 6, is_lost)
     with (
         MongoTupleheadDataset(config, to="numpy", on_corrupt=on_corrupt) as dataset,
         pickle.loads(pickle.dumps(dataset)) as late,
@@ -275,7 +277,8 @@ def test_a_worker_that_comes_late_to_a_round_does_not_take_damage_for_a_dropped_
         generate(config, 100)
         assert late[indices[5]][1][0] == 5
         if on_corrupt == "raise":
-            with pytest.raises(CorruptSampleError, match="sample 6 of generation 1 is corrupt: label has checksum"):
+            what = r"chunk 0 \(data\) is missing" if is_lost else "label has checksum"
+            with pytest.raises(CorruptSampleError, match=f"sample 6 of generation 1 is corrupt: {what}"):
                 late[indices[6]]
         else:
             assert late[indices[6]][1][0] == 7

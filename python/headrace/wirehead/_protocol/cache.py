@@ -27,7 +27,11 @@ inserted and never removed before a whole generation is dropped; the only docume
    order: it sees that swap, *then* reads the leases, then drops what is older than all that they name. As the store
    orders these four operations, one of the two sees the other. A lease that names a generation also keeps all later
    ones: its holder continues with a newer generation without asking, and updates the lease later. A generation that may
-   be dropped may always be dropped, so it does not matter how late it is dropped, or by how many processes.
+   be dropped may always be dropped, so it does not matter how late it is dropped, or by how many processes. A reader
+   may be told of a generation that is obsolete already. So before a process reads the leases in order to drop, it notes
+   up to which generation; and a reader that pins a generation and *then* finds no such note for it or a later one is
+   sure that nobody has dropped it: whoever notes that later sees the pin. Of one that it is not sure of, it cannot tell
+   lost samples from dropped ones, and continues with a newer one. The last note stays.
 5. **Death and suspension.** A process that watches a lease and has seen it unchanged for LEASE seconds, by its own
    clock alone, inserts a *grave* for it and reads it again: if it is still unchanged, it is permanently dead. (The
    LEASE of its holder, which the lease states: processes may have different ones.) Its holder looks for a grave after
@@ -91,6 +95,7 @@ from headrace._wording import counted
 from headrace.wirehead._protocol.process import boot_clock, has_ended
 from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead._stores.store import (
+    DROPS,
     LEASES,
     SETTINGS,
     SWAPS,
@@ -254,6 +259,14 @@ class Cache:
         counts = {block: int(note.get("entries", 0)) for block, note in found if note is not None}
         annulled = {block: versions_of(entries[count:]) for block, count in counts.items()}
         return {block for block, ids in annulled.items() if block not in map(self.block_of, ids)}
+
+    def dropped(self) -> int:
+        """The last generation that managers have begun to drop, or were about to; 0: none."""
+        return max((int(name) for name in self.store.scan(DROPS) if is_entry_key(name)), default=0)
+
+    def note_drop(self, generation: int) -> None:
+        """Tells all that this generation and those before it may be dropped from now on."""
+        self.store.insert(DROPS, key(generation), {})
 
     def block_of(self, id: int) -> int:
         """The block that a sample belongs to, see :func:`headrace.wirehead._stores.store.block_size`."""

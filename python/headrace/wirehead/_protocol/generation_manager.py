@@ -17,7 +17,7 @@ from headrace.wirehead._format.sample import check_description, chunk_lengths
 from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, is_entry_key, versions_of
 from headrace.wirehead._protocol.process import this_process, whose
 from headrace.wirehead._protocol.watch import MANAGER, Watch
-from headrace.wirehead._stores.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key, round_key
+from headrace.wirehead._stores.store import DROPS, LEASES, ROUNDS, SWAPS, VERIFIED, Document, key, round_key
 from headrace.wirehead.errors import CacheGoneError, StoreError
 
 log = logging.getLogger("headrace.wirehead")
@@ -372,9 +372,14 @@ class GenerationManager:
     def _retire(self) -> list[int]:
         """Drops unused generations. Returns the remaining ones before the current one."""
         old, unused = self._old()
+        if unused:
+            # Before the leases are read again: who pins one of these after that finds this.
+            self._cache.note_drop(unused[-1])
         # Only a look between a renewal and its being there still is one at the cache as it is now; see 8 in cache.
         if unused and self._leads(anew=True):
+            noted = unused[-1]
             old, unused = self._old()
+            unused = [generation for generation in unused if generation <= noted]
             if unused and self._holds():
                 for generation in unused:
                     self._cache.store.drop(generation)
@@ -407,7 +412,8 @@ class GenerationManager:
         )
         if not cache.store.insert(SWAPS, entry_key(generation, self._entries), dataclasses.asdict(swap)):
             return None
-        for table, first in (SWAPS, generation - _KEPT_SWAPS + 1), (VERIFIED, generation):
+        # Of drops, the last one says that all before have begun, too: of those before the generation that was current.
+        for table, first in (SWAPS, generation - _KEPT_SWAPS + 1), (VERIFIED, generation), (DROPS, generation - 2):
             for name in cache.store.scan(table):
                 if is_entry_key(name) and name < key(first):
                     cache.store.remove(table, name)

@@ -53,6 +53,7 @@ class Lease:
         self._acknowledged = 0  # that of the last write under this key that the store has confirmed; 0: none yet
         self._gone: CacheGoneError | None = None
         self._used: dict[int, float] = {}  # when, by generation
+        self._sure: set[int] = set()  # those that have not been dropped, since they were kept in time
         self._busy = False
         self._lock = threading.Lock()  # guards all above; the thread reads _renewed without it, for its pauses only
         self._write_lock = threading.Lock()  # orders the writes; taken before the other
@@ -97,7 +98,26 @@ class Lease:
         self._generations = sorted(set(generations))
         now = self._cache.clock()
         self._used = {g: self._used.get(g, now) for g in self._generations}
-        return self._is_alive() and self._kept_from <= min(self._generations)
+        kept_from = self._kept_from if self._is_alive() else math.inf
+        self._sure = {g for g in self._sure.intersection(self._generations) if g >= kept_from}
+        return kept_from <= min(self._generations)
+
+    @property
+    def unsure(self) -> list[int]:
+        """The pinned generations that may have been dropped before this kept them."""
+        with self._lock:
+            return [g for g in self._generations if g not in self._sure]
+
+    def assure(self, generations: Iterable[int]) -> None:
+        """Notes that these, if they are pinned, had not been dropped when this kept them."""
+        with self._lock:
+            if self._is_alive():
+                self._sure.update(g for g in generations if g in self._generations)
+
+    def is_sure(self, generation: int) -> bool:
+        """Whether a generation is kept, and was not dropped before."""
+        with self._lock:
+            return generation in self._sure and self._is_alive()
 
     def use(self, generation: int) -> bool:
         """Whether a generation is pinned still, and stays so for now: it is not idle.
@@ -249,6 +269,7 @@ class Lease:
             first = current + 1 if self._details["role"] == "generator" else current
             unused = [g for g in self._unused(suspected) if g < first]
             self._generations = [g for g in self._generations if g not in unused]
+            self._sure.intersection_update(self._generations)
             return bool(unused)
 
     def _unused(self, generations: list[int]) -> list[int]:

@@ -30,7 +30,6 @@ class Reader:
         self._kinds = tuple(kinds)
         self._lease = Lease(cache, "reader")
         self._lock = threading.Lock()
-        self._doubtful: set[int] = set()  # those that may have been dropped before they were pinned
         self._descriptions: dict[int, dict[int, Document]] = {}
         self._versions: dict[int, dict[int, int]] = {}  # of samples, by generation and id; a swap makes them final
 
@@ -48,15 +47,23 @@ class Reader:
                 if wanted == self._lease.generations and self._lease.is_alive():
                     return generation
                 if self._lease.pin(wanted) or not self._cache.is_swapped(generation + 1):
+                    self._lease.assure([generation])  # it was kept while it was the current one
+                    self._settle()
                     self._forget()
                     return generation
 
     def pin(self, generation: int) -> None:
         """Pins a generation of which another process told us; it may be gone. The one before is read still."""
         with self._lock:
-            if not self._lease.pin(self._with(generation)) and self._cache.is_swapped(generation + 1):
-                self._doubtful.add(generation)
+            self._lease.pin(self._with(generation))
+            self._settle()
             self._forget()
+
+    def _settle(self) -> None:
+        """Finds out which pinned generations no process has begun to drop: now that it sees the pin, none will."""
+        if unsure := self._lease.unsure:
+            dropped = self._cache.dropped()
+            self._lease.assure(g for g in unsure if g > dropped)
 
     def _with(self, generation: int) -> list[int]:
         others = [g for g in self._lease.generations if g != generation]
@@ -68,7 +75,7 @@ class Reader:
 
     def is_certain(self, generation: int) -> bool:
         """Whether it has not been dropped either."""
-        return self.is_pinned(generation) and generation not in self._doubtful
+        return self._lease.is_sure(generation)
 
     def is_damaged(self, error: CorruptSampleError) -> bool:
         """Whether a sample of a pinned generation is damaged, as it seems, rather than dropped. Names are never given
@@ -130,7 +137,6 @@ class Reader:
         pinned = self._lease.generations
         self._descriptions = {g: known for g, known in self._descriptions.items() if g in pinned}
         self._versions = {g: known for g, known in self._versions.items() if g in pinned}
-        self._doubtful.intersection_update(pinned)
 
     def _description(self, generation: int, id: int) -> Document:
         known = self._descriptions.get(generation, {}).get(id)

@@ -75,7 +75,7 @@ _FIRST_WORD = 3.0  # seconds that an operation waits for a server before that is
 class MongoStore:
     """See :class:`headrace.wirehead._stores.store.Store`.
 
-    Collections: ``<COUNTER>.settings``; ``<COUNTER>.<incarnation>.swaps``, ``.leases``, ``.graves``, ``.rounds``;
+    Collections: ``<COUNTER>.settings``; ``<COUNTER>.<incarnation>.swaps``, ``.leases`` and the other tables;
     ``<WRITE>.<incarnation>.<generation>.samples.<block>`` with the samples' descriptions and ``…chunks.<part>`` with
     their bytes. All ``_id`` are strings, and all look-ups use ``_id`` alone. A document is one JSON
     string and its ``_id`` (and ``time`` and ``beat``).

@@ -9,10 +9,11 @@ from headrace.wirehead.config import Config
 
 Document = dict[str, Any]
 
-TABLES = SETTINGS, SWAPS, VERIFIED, LEASES, GRAVES, ROUNDS = (
+TABLES = SETTINGS, SWAPS, VERIFIED, DROPS, LEASES, GRAVES, ROUNDS = (
     "settings",
     "swaps",
     "verified",
+    "drops",
     "leases",
     "graves",
     "rounds",
@@ -37,8 +38,8 @@ class Store(Protocol):
     All operations may be repeated after a failure whose outcome is not known. While the store does not answer, they are
     retried, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.
 
-    The tables are "settings", "swaps", "verified", "leases", "graves", "rounds", and for each generation those of
-    ``samples_table``. All but "settings", and all chunks, are those of one incarnation of the cache, see :meth:`use`.
+    The tables are "settings", "swaps", "verified", "drops", "leases", "graves", "rounds", and for each generation those
+    of ``samples_table``. All but "settings", and all chunks, are of one incarnation of the cache, see :meth:`use`.
 
     Raises:
         StoreUnreachableError: it did not answer in time.
