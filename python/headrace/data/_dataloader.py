@@ -473,7 +473,8 @@ class DataLoader(Generic[Batch]):
         """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers.
 
         A worker that is at a sample finishes it first: what a dataset writes is written to its end. After five seconds,
-        as with PyTorch, it is killed, since it may wait for a server that is gone.
+        as with PyTorch, it is killed, since it may wait for a server that is gone; after one second, if it waits for
+        data of :mod:`headrace.wirehead`.
         """
         if self._epochs.latest is not None:
             self._summary = self.stats()

@@ -21,6 +21,9 @@ import pytest
 import yaml
 from ferretdb_server import Server
 
+from headrace import DataLoader
+from headrace.data._workers import process_pool, thread_pool
+from headrace.errors import FailedPrecondition
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets import finalizer_thread
 from headrace.wirehead._protocol.cache import Cache
@@ -249,6 +252,39 @@ def test_closing_waits_for_no_server(
         process.kill()
         process.communicate()
         own_server.stop()
+
+
+@pytest.mark.parametrize("workers", ["process", "thread"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_loader_whose_samples_wait_for_the_server_is_shut_down_soon(
+    number: signal.Signals, workers: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (process_pool, thread_pool):
+        monkeypatch.setattr(module, "GRACE", 100.0)  # so that it shows who is waited for
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 4, "TIMEOUT": 600}
+    WireheadGenerator(iter([(1, 2)] * 4), config).run()
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        sampler = dataset.sampler(infinite=True)
+        loader = DataLoader(dataset, sampler=sampler, num_workers=2, workers=workers, prefetch_factor=2)
+        batches = iter(loader)
+        next(batches)
+        assert own_server._process is not None
+        own_server._process.send_signal(number)
+
+        def read() -> None:
+            with contextlib.suppress(FailedPrecondition):  # it is shut down
+                for _ in batches:
+                    pass
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while sum(claim.at_row for claim in batches._engine.scheduler.claims()) < 2:
+            time.sleep(0.01)
+        time.sleep(0.5)  # they have asked it for something
+        begin = time.monotonic()
+        loader.shutdown()
+        assert time.monotonic() - begin < 50  # two seconds, on an idle machine
+        thread.join()
 
 
 ASKED = """

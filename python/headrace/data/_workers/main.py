@@ -25,6 +25,7 @@ from headrace.data._workers.info import set_process_info, thread_info, worker_in
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
 from headrace.data._workers.task import WorkerSetup, WorkerTask
+from headrace.data._workers.waits import begin_thread, mark_in
 
 
 def _seed_generators(seed: int, worker_id: int) -> None:
@@ -51,12 +52,16 @@ def own_task(setup: WorkerSetup) -> WorkerTask:
     return dataclasses.replace(task, base_seed=successor_seed(task.base_seed, setup.worker_id, setup.predecessors))
 
 
-def serve_in_thread(maker_of: weakref.ref[SampleMaker], worker_id: int) -> None:
+def serve_in_thread(maker_of: weakref.ref[SampleMaker], worker_id: int, mark: Callable[[bool], object]) -> None:
     """The whole life of a worker that is a thread of the main process.
 
     It refers to the maker, and through it to the user's objects, only while it works: otherwise a loader to which its
     own dataset or ``collate_fn`` refers could never be collected.
+
+    Args:
+        mark: see :func:`begin_thread`.
     """
+    begin_thread(mark, lambda: (maker := maker_of()) is None or maker.producer.stopped)
     claim: _core.Claim | None = None
     while (maker := maker_of()) is not None:
         if claim is None:
@@ -114,15 +119,24 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     _seed_generators(task.base_seed, setup.worker_id)
     _note_task(task, setup.worker_id)
     first = setup.worker_id * setup.threads
+    mark = mark_in(setup.waits.fd, first)
+    begin_thread(mark, lambda: False)  # makers may ask the dataset for its sample_spec
     note_task = functools.partial(_note_task, worker_id=setup.worker_id)
     updates = UpdateReader(setup.updates.fd, setup.revision, setup.updates_size, note_task)
     makers = [
         SampleMaker(task, setup.arena.fd, setup.completion.fd, first + thread, updates=updates, revision=setup.revision)
         for thread in range(setup.threads)
     ]
+    begin_thread(mark, lambda: makers[0].producer.stopped)
     begin = threading.Event()
     threads = [
-        start_thread(_run_after, begin, maker, name=f"headrace-worker-{setup.worker_id}.{number}")
+        start_thread(
+            _run_after,
+            begin,
+            maker,
+            mark_in(setup.waits.fd, first + number),
+            name=f"headrace-worker-{setup.worker_id}.{number}",
+        )
         for number, maker in enumerate(makers[1:], 1)
     ]
     makers[0].initialize(setup.worker_id)
@@ -138,6 +152,7 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     return run
 
 
-def _run_after(begin: threading.Event, maker: SampleMaker) -> None:
+def _run_after(begin: threading.Event, maker: SampleMaker, mark: Callable[[bool], object]) -> None:
+    begin_thread(mark, lambda: maker.producer.stopped)
     begin.wait()
     maker.run()

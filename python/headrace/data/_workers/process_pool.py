@@ -7,7 +7,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace import _core, errors
@@ -34,6 +34,7 @@ from headrace.data._workers.start_checks import (
     require_main_guard,
 )
 from headrace.data._workers.start_reports import StartLog
+from headrace.data._workers.waits import Waits
 from headrace.data._workers.worker_starter import Source, WorkerStarter
 
 # How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
@@ -42,6 +43,10 @@ GRACE = 5.0
 # The same for a sample that a worker is at when the program ends, or for its start: a server that it waits for may be
 # gone.
 GRACE_OF_SAMPLE = 0.5
+# The same for a sample that waits for others (see ``waits``), whoever ends the loader.
+GRACE_OF_WAIT = 1.0
+# Seconds between two looks at who waits, after that.
+LOOK_EVERY = 0.1
 # Seconds after which a worker that was not seen at work has nothing to do.
 _LONGEST_START = 10.0
 # An error shows the stacks of at most this many workers.
@@ -93,10 +98,11 @@ class ProcessPool:
         require_descriptors(num_workers)
         with contextlib.ExitStack() as files:
             self._stacks = files.enter_context(contextlib.closing(Stacks()))
+            self._waits = files.enter_context(contextlib.closing(Waits()))
             self._starts = files.enter_context(contextlib.closing(StartLog()))
             life = files.enter_context(contextlib.closing(LifeLine()))
             self._files = files.pop_all()
-        self._starter = WorkerStarter(context, updates, life, self._stacks, self._starts)
+        self._starter = WorkerStarter(context, updates, life, self._stacks, self._waits, self._starts)
         self.deaths = WorkerDeaths(scheduler, policy, self._starts, context.get_start_method() == "fork")
         try:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
@@ -267,7 +273,8 @@ class ProcessPool:
                 for worker_id, process in workers.items():
                     if worker_id in working or not self._starts.serves(process.pid):
                         process.kill()
-            _join_all(processes, started + GRACE)
+            _join_all(processes, started + GRACE_OF_WAIT)
+            self._end_waiting(workers, started + GRACE)
         finally:
             for process in processes:
                 with contextlib.suppress(ValueError):  # closed already
@@ -278,6 +285,19 @@ class ProcessPool:
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             self._files.close()
             self.updates.close()
+
+    def _end_waiting(self, workers: Mapping[int, multiprocessing.process.BaseProcess], deadline: float) -> None:
+        """Waits for workers until then, and kills those that wait for others: all of their threads that are at work."""
+        while (left := {i: each for i, each in workers.items() if not has_ended(each)}) and time.monotonic() < deadline:
+            at_work = {claim.producer for claim in self._scheduler.claims()}
+            for worker_id, process in left.items():
+                first = worker_id * self._threads
+                threads = at_work.intersection(range(first, first + self._threads))
+                if not threads and not self._starts.serves(process.pid):  # its first thread prepares for them all
+                    threads = {first}
+                if threads and all(map(self._waits.has, threads)):
+                    process.kill()
+            _join_all(left.values(), min(deadline, time.monotonic() + LOOK_EVERY))
 
 
 def _join_all(processes: Iterable[multiprocessing.process.BaseProcess], deadline: float) -> None:

@@ -61,6 +61,7 @@ class WorkerSetup:
         arena, completion: of the scheduler.
         life: of the program with which it exits; see :class:`LifeLine`.
         stacks: where it writes its Python stacks on request.
+        waits: where it marks that it waits for others; see :class:`Waits`.
         updates: of the task, which it reads with :class:`UpdateReader`.
         revision, updates_size: of the updates that ``task`` contains.
         sockets: a folder to remove if the main process cannot; empty: none.
@@ -75,6 +76,7 @@ class WorkerSetup:
     completion: SharedDescriptor
     life: SharedDescriptor
     stacks: SharedDescriptor
+    waits: SharedDescriptor
     updates: SharedDescriptor
     revision: int
     updates_size: int

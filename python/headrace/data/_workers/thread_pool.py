@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
 import traceback
 import weakref
+from collections.abc import Iterable
 
 from headrace import _core
 from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.errors import Describe
 from headrace.data._workers.main import serve_in_thread
-from headrace.data._workers.process_pool import GRACE, GRACE_OF_SAMPLE, MOST_STACKS
+from headrace.data._workers.process_pool import GRACE, GRACE_OF_SAMPLE, GRACE_OF_WAIT, LOOK_EVERY, MOST_STACKS
 from headrace.data._workers.sample_maker import SampleMaker
 
 
@@ -33,9 +35,13 @@ class ThreadPool:
         self._scheduler = scheduler
         self._owner = os.getpid()
         self._threads: list[threading.Thread] = []
+        self._waits = [False] * len(makers)  # for others, by thread
         try:
             for number, maker in enumerate(makers):
-                thread = start_thread(serve_in_thread, weakref.ref(maker), number, name=f"headrace-worker-{number}")
+                mark = functools.partial(self._waits.__setitem__, number)
+                thread = start_thread(
+                    serve_in_thread, weakref.ref(maker), number, mark, name=f"headrace-worker-{number}"
+                )
                 self._threads.append(thread)
         except BaseException:
             self.stop()
@@ -53,25 +59,31 @@ class ThreadPool:
         return "\n\n".join(texts)
 
     def stop(self) -> None:
-        """Ends the threads once they have finished their samples, for which it waits a short while.
+        """Ends the threads once they have finished their samples, for which it waits a short while; a shorter one for
+        samples that wait for others.
 
         Does nothing in a forked child. Idempotent.
         """
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
-        threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        threads = {i: thread for i, thread in enumerate(self._threads) if thread is not threading.current_thread()}
         self._threads = []
         started = time.monotonic()
         if interpreter_exits():
-            _join_all(threads, started + GRACE_OF_SAMPLE)
-            for thread in threads:
+            _join_all(threads.values(), started + GRACE_OF_SAMPLE)
+            for thread in threads.values():
                 _interrupt(thread)
-        _join_all(threads, started + GRACE)
+        _join_all(threads.values(), started + GRACE_OF_WAIT)
+        while time.monotonic() < started + GRACE:
+            left = [thread for i, thread in threads.items() if thread.is_alive() and not self._waits[i]]
+            if not left:
+                break
+            _join_all(left, min(started + GRACE, time.monotonic() + LOOK_EVERY))
         self._scheduler.shutdown()  # gives back the memory of the batches that they were at
 
 
-def _join_all(threads: list[threading.Thread], deadline: float) -> None:
+def _join_all(threads: Iterable[threading.Thread], deadline: float) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 

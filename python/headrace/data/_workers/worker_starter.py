@@ -22,6 +22,7 @@ from headrace.data._workers.start_checks import limits_named, worker_name
 from headrace.data._workers.start_reports import StartLog, StartReporter, run_worker
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
+from headrace.data._workers.waits import Waits
 
 MakeSetup = Callable[..., WorkerSetup]  # with the pool's data of a worker as keyword arguments
 
@@ -50,10 +51,12 @@ class WorkerStarter:
         updates: that workers have been sent.
     """
 
-    def __init__(self, context: Any, updates: UpdateLog, life: LifeLine, stacks: Stacks, starts: StartLog) -> None:
+    def __init__(
+        self, context: Any, updates: UpdateLog, life: LifeLine, stacks: Stacks, waits: Waits, starts: StartLog
+    ) -> None:
         self._context = context
         self._updates = updates
-        self._life, self._stacks, self._starts = life, stacks, starts
+        self._life, self._stacks, self._waits, self._starts = life, stacks, waits, starts
         # How often a worker of each number was started.
         self._started: collections.Counter[int] = collections.Counter()
         self._template: Template | None = None
@@ -75,6 +78,7 @@ class WorkerStarter:
             source.make_setup,
             life=SharedDescriptor(self._life.fd),
             stacks=SharedDescriptor(self._stacks.fd),
+            waits=SharedDescriptor(self._waits.fd),
         )
 
     def _own_setup(self, worker_id: int, delay: float) -> dict[str, Any]:

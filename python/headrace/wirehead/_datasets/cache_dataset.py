@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace._weak_collections import WeakBag
+from headrace.data._workers.waits import waiting_for_others
 from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler, Round
 from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
@@ -173,9 +174,8 @@ class CacheDataset:
         """Structure, shapes and dtypes of a sample, for loaders that let the dataset fill its row of a batch."""
         if self.transform is not None or self.normalize is not None or self._wants_tensors():
             raise AttributeError("the result of transform or normalize is known only when it is called")
-        cache, _ = self._open()
         # With a lease of its own, which ends here: a process that only asks this must not keep a generation.
-        with contextlib.closing(Reader(cache, self.sample)) as reader:
+        with waiting_for_others(), contextlib.closing(Reader(self._open()[0], self.sample)) as reader:
             generation = reader.pin_current(self.timeout)
             for id in range(self.config.swap_cap):
                 try:
@@ -269,15 +269,26 @@ class CacheDataset:
         Args:
             generation: None: the one that the round, or the pass, reads.
         """
+        places = None if out is None else dict(zip(self.sample, self._places(out)))
+        with waiting_for_others():
+            generation, arrays = self._arrays(round, id, places, generation)
+        self._generation = generation
+        in_place = places is not None and all(arrays[name][1] is places[name] for name in self.sample)
+        if in_place and self.transform is None and self.normalize is None:
+            return out
+        return self._structured([self._finished(name, *arrays[name]) for name in self.sample])
+
+    def _arrays(
+        self, round: Round | None, id: int, places: dict[str, Any] | None, generation: int | None
+    ) -> tuple[int, dict[str, tuple[Kind, Array]]]:
+        """A sample's generation, see :meth:`_read`, and its arrays by their kinds, in their places where they fit."""
         with self._locked():
             _, reader = self._open()
             if generation is None:
                 generation = self._of_ids([id]) if round is None else self._of_round(round)
-        places = None if out is None else dict(zip(self.sample, self._places(out)))
         for _ in range(3):
             try:
-                arrays = reader.read(generation, id, places)
-                break
+                return generation, reader.read(generation, id, places)
             except CorruptSampleError as error:
                 if reader.is_damaged(error):
                     raise
@@ -290,13 +301,7 @@ class CacheDataset:
                         self._rounds[round.number] = generation
                         if generation != before:
                             self._warn_of_mixture(generation)
-        else:
-            raise StoreError(f"sample {id} of generation {generation} cannot be read: {_TOO_FAST}")
-        self._generation = generation
-        in_place = places is not None and all(arrays[name][1] is places[name] for name in self.sample)
-        if in_place and self.transform is None and self.normalize is None:
-            return out
-        return self._structured([self._finished(name, *arrays[name]) for name in self.sample])
+        raise StoreError(f"sample {id} of generation {generation} cannot be read: {_TOO_FAST}")
 
     def _finished(self, name: str, kind: Kind, array: Array) -> Any:
         value: Any = as_tensor(array) if self._wants_tensors() else array
@@ -310,7 +315,7 @@ class CacheDataset:
         """Several samples of one generation, each with its id as given."""
         numbers = [_whole(id) for id in ids]
         for _ in range(3):
-            with self._locked():
+            with waiting_for_others(), self._locked():
                 _, reader = self._open()
                 generation = self._of_ids([self._id(number) for number in numbers])
             try:
@@ -328,7 +333,8 @@ class CacheDataset:
     def _read_all(self, reader: Reader, generation: int, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
         for number in numbers:
             try:
-                arrays = reader.read(generation, self._id(number))
+                with waiting_for_others():
+                    arrays = reader.read(generation, self._id(number))
             except CorruptSampleError as error:
                 if self.on_corrupt == "raise" or not reader.is_damaged(error):
                     raise
@@ -424,6 +430,7 @@ class CacheDataset:
         while cache.current() <= generation:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no generation after {generation} within {self.timeout:g} seconds")
+            cache.check_is_awaited()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.25)
 

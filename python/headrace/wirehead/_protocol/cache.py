@@ -92,6 +92,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace._wording import counted
+from headrace.data._workers.waits import is_over
 from headrace.wirehead._protocol.process import boot_clock, has_ended
 from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead._stores.store import (
@@ -313,12 +314,21 @@ class Cache:
             if now > deadline:
                 waited = counted(timeout, "second")
                 raise TimeoutError(f"no data after {waited}: {self._first_fill()}. Is a generator running?")
+            self.check_is_awaited()
             if now >= word:
                 log.warning("no data yet: %s; waiting up to %g s", self._first_fill(), timeout)
                 word = now + _NEXT_WORD
             time.sleep(min(pause, max(0.0, deadline - time.monotonic()) + 0.001))
             pause = min(pause * 1.5, 0.5)
         return generation
+
+    def check_is_awaited(self) -> None:
+        """
+        Raises:
+            StoreError: the loader that this thread reads for has ended, and nobody waits for data any more.
+        """
+        if is_over():
+            raise StoreError(f"the loader that waited for data of {self.config.cache} has ended")
 
     def _first_fill(self) -> str:
         return f"the first generation of {self.config.cache} has {self.fill(1)} of {self.config.swap_cap} samples"
