@@ -48,8 +48,21 @@ class Readahead(Generic[Item]):
         while not self.abandoned.is_set():
             with contextlib.suppress(queue.Full):
                 self._items.put(item, timeout=LOOK_EVERY)
+                if self.abandoned.is_set():
+                    self._clear()
                 return True
         return False
+
+    def abandon(self) -> None:
+        """Tells the makers that the reader is no longer used."""
+        self.abandoned.set()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forgets what nobody reads: an error there refers to the frames of its maker, and so to this queue."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._items.get_nowait()
 
     def make(self, items: Callable[[], Iterable[Item]]) -> None:
         """Puts all items, and how they end."""
@@ -66,7 +79,10 @@ class Readahead(Generic[Item]):
                     close()
         except BaseException as raised:
             error = raised
-        self.put(_Ended(error))
+        try:
+            self.put(_Ended(error))
+        finally:
+            del error  # whose traceback has this frame, and so whatever the items have open
 
     def read(self, makers: int) -> Iterator[Item]:
         """The items, until this many makers have finished, or the reader is no longer used."""
@@ -83,8 +99,12 @@ class Readahead(Generic[Item]):
                 makers -= 1
             else:
                 yield item
+            del item
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # as above
 
 
 class Passes:
@@ -125,7 +145,7 @@ class Passes:
             yield
         finally:
             for each in readahead:
-                each.abandoned.set()
+                each.abandon()
             self._earlier.update(threads)
             _join(threads, _STOP_WITHIN)
 

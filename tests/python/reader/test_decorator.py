@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import itertools
 import os
 import random
@@ -465,3 +466,38 @@ def test_threads_that_cannot_start_leave_none_behind(monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="can't start new thread"):
         list(reader.xmap_readers(lambda sample: sample, numbers(100), 3, 2)())
     assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda source: reader.buffered(source, 2),
+        lambda source: reader.xmap_readers(lambda sample: sample, source, 2, 2),
+        lambda source: reader.xmap_readers(lambda sample: sample, source, 2, 2, order=True),
+        lambda source: reader.xmap_readers(lambda sample: 1 // 0, source, 2, 2),
+        lambda source: reader.xmap_readers(lambda sample: 1 // 0, source, 2, 2, order=True),
+        lambda source: reader.firstn(reader.buffered(source, 5), 1),
+    ],
+)
+def test_an_error_keeps_nothing_open(make: Any) -> None:
+    """Not until the garbage collector comes, either: it may be a file, or the memory of many samples."""
+    is_open: list[bool] = []
+
+    def endless() -> Iterator[int]:
+        is_open.append(True)
+        try:
+            yield from itertools.count()
+        finally:
+            is_open.pop()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(ZeroDivisionError):
+            list(make(reader.map_readers(lambda *samples: samples, endless, failing(2)))())
+        deadline = time.monotonic() + 20
+        while is_open:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        gc.enable()
