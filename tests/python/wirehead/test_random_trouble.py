@@ -60,11 +60,12 @@ class Trouble:
         threads = [threading.Thread(target=self._guarded, args=(action,)) for action in actions]
         for thread in threads:
             thread.start()
-        begin = time.monotonic()
+        begin, swaps = time.monotonic(), 0
         while (now := time.monotonic()) < begin + SECONDS or (self.swaps == 0 and now < begin + 100):
             trouble()
-            if self.cleans and self.rng.random() < 0.05:
-                with contextlib.closing(self._cache()) as cache:
+            if self.cleans and self.swaps > swaps and self.rng.random() < 0.05:
+                swaps = self.swaps
+                with contextlib.suppress(StoreError), contextlib.closing(self._cache()) as cache:
                     self._cleaned.add(cache.incarnation)
                     cache.store.clean()
             if self.loses and self.rng.random() < 0.1:
