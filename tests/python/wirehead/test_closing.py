@@ -287,6 +287,27 @@ def test_a_loader_whose_samples_wait_for_the_server_is_shut_down_soon(
         thread.join()
 
 
+@pytest.mark.parametrize("workers", ["process", "thread"])
+def test_a_loader_that_waits_for_new_data_is_shut_down_at_once(
+    filled: dict[str, Any], workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (process_pool, thread_pool):
+        monkeypatch.setattr(module, "GRACE", 100.0)
+        monkeypatch.setattr(module, "GRACE_OF_WAIT", 100.0)  # a worker that was killed would leave its lease
+    with MongoTupleheadDataset(filled, to="numpy", wait_for_new=True) as dataset:
+        sampler = dataset.sampler(infinite=True)
+        loader = DataLoader(dataset, batch_size=5, sampler=sampler, num_workers=1, workers=workers)
+        batches = iter(loader)
+        next(batches)
+        engine = batches._engine
+        while not any(claim.at_row for claim in engine.scheduler.claims()):
+            time.sleep(0.01)
+        begin = time.monotonic()
+        loader.shutdown()
+        assert time.monotonic() - begin < 50
+    assert readers(filled) == 0
+
+
 ASKED = """
 def say_when_asked(stop):
     threading.Thread(target=lambda: (stop.wait(), print("asked", flush=True)), daemon=True).start()

@@ -17,7 +17,6 @@ from damage import remove_chunk
 
 import headrace.fluid as fluid
 from headrace import DataLoader
-from headrace.data._workers import process_pool, thread_pool
 from headrace.wirehead import (
     CorruptSampleError,
     GenerationSampler,
@@ -169,29 +168,6 @@ def test_an_end_of_new_data_is_a_timeout(config: dict[str, Any]) -> None:
         next(iterator)
         with pytest.raises(TimeoutError, match=r"no generation after 1 within 0\.1 seconds"):
             next(iterator)
-
-
-@pytest.mark.parametrize("workers", ["process", "thread"])
-def test_a_loader_that_waits_for_new_data_is_shut_down_at_once(
-    config: dict[str, Any], workers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (process_pool, thread_pool):
-        monkeypatch.setattr(module, "GRACE", 100.0)
-        monkeypatch.setattr(module, "GRACE_OF_WAIT", 100.0)  # a worker that was killed would leave its lease
-    generate(config, 0)
-    with MongoTupleheadDataset(config, to="numpy", wait_for_new=True) as dataset:
-        sampler = dataset.sampler(infinite=True)
-        loader = DataLoader(dataset, batch_size=CAP, sampler=sampler, num_workers=1, workers=workers)
-        batches = iter(loader)
-        next(batches)
-        engine = batches._engine
-        while not any(claim.at_row for claim in engine.scheduler.claims()):
-            time.sleep(0.01)
-        begin = time.monotonic()
-        loader.shutdown()
-        assert time.monotonic() - begin < 50
-    with contextlib.closing(Cache(config)) as cache:
-        assert cache.leases() == {}
 
 
 @pytest.mark.parametrize("wait_for_new", [False, True])
