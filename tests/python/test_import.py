@@ -192,6 +192,7 @@ SHARED = {
     "headrace._process_group",
     "headrace._standard_output",
     "headrace._traced",
+    "headrace._waiting",
     "headrace._warnings",
     "headrace._weak_collections",
     "headrace._wording",
@@ -210,7 +211,7 @@ SHARED = {
             {"headrace.data"}
             | {f"headrace.data.{module}" for module in ("_argument_checks", "_config", "_world")}
             | {f"headrace.data._iteration.{module}" for module in ("iterator", "state")}
-            | {"headrace.data._samples.torch_collation"},
+            | {f"headrace.data._samples.{module}" for module in ("collation", "torch_collation")},
         ),
         ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
     ],

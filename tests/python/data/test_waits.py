@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headrace import DataLoader
+from headrace._waiting import is_over, waiting_for_others
 from headrace.data._workers import process_pool, thread_pool
-from headrace.data._workers.waits import is_over, waiting_for_others
 
 KINDS: dict[str, dict[str, Any]] = {
     "processes": {"num_workers": 2},

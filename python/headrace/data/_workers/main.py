@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace import _core
+from headrace._waiting import begin_thread
 from headrace.data._randomness.sample_seeds import successor_seed
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 from headrace.data._system.start_thread import start_thread
@@ -25,7 +26,7 @@ from headrace.data._workers.info import set_process_info, thread_info, worker_in
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stacks import offer_stacks
 from headrace.data._workers.task import WorkerSetup, WorkerTask
-from headrace.data._workers.waits import begin_thread, mark_in
+from headrace.data._workers.waits import mark_in
 
 
 def _seed_generators(seed: int, worker_id: int) -> None:

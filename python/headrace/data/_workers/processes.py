@@ -134,7 +134,9 @@ def has_ended(process: multiprocessing.process.BaseProcess) -> bool:
     """Whether a process has exited; :mod:`multiprocessing` never says so of one that the program has reaped itself, or
     has the system reap (``SIGCHLD``).
     """
-    return process.exitcode is not None or bool(multiprocessing.connection.wait([process.sentinel], 0))
+    with contextlib.suppress(ValueError):
+        return process.exitcode is not None or bool(multiprocessing.connection.wait([process.sentinel], 0))
+    return True  # its object is closed already
 
 
 def close_descriptors(process: multiprocessing.process.BaseProcess) -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from headrace._waiting import waiting_for_others
 from headrace._weak_collections import WeakBag
-from headrace.data._workers.waits import waiting_for_others
 from headrace.wirehead._datasets.finalizer_thread import close_later, start_closing
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler, Round
 from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named

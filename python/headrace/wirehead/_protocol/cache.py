@@ -91,8 +91,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace._waiting import is_over
 from headrace._wording import counted
-from headrace.data._workers.waits import is_over
 from headrace.wirehead._protocol.process import boot_clock, has_ended
 from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead._stores.store import (
