@@ -191,8 +191,7 @@ void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
   // A few large images are taken one by one, since the products over them are shared among the threads.
   constexpr int64_t kFew = 4;
   const int64_t n = s.images * s.groups;
-  const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
-  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+  ParallelFor(n, n < kFew ? n : ProductsPerTask(s.FilterSize() * s.Pixels()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T* image = input + i * s.InputSize();
       const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
@@ -356,6 +355,51 @@ void AddFilterGrads(const ConvShape& s, const T* filter_grads, int64_t blocks, b
   });
 }
 
+// The gradient of a convolution of stride 1 by its input is a convolution, too: of the gradient of its result, with a
+// filter that is mirrored and has maps and channels exchanged.
+ConvShape MirroredShape(const ConvShape& s) {
+  ConvShape mirrored = s;
+  std::swap(mirrored.channels, mirrored.maps);
+  std::swap(mirrored.in, mirrored.out);
+  for (Window* w : {&mirrored.planes, &mirrored.rows, &mirrored.cols}) {
+    const int64_t reach = w->dilation * (w->size - 1);
+    w->padding = reach - w->padding;
+    w->padding_after = reach - w->padding_after;
+  }
+  return mirrored;
+}
+
+// Whether there is such a convolution, and it costs less than the columns that it saves: it has as few columns to copy
+// for each row of its filter, and as few products.
+bool HasFasterMirrored(const ConvShape& s) {
+  constexpr int64_t kMinChannels = 32;
+  constexpr int64_t kMinColumns = 512;
+  constexpr double kMaxMoreWork = 1.25;
+  const auto exists = [](const Window& w) {
+    const int64_t reach = w.dilation * (w.size - 1);
+    return w.stride == 1 && w.padding <= reach && w.padding_after <= reach;
+  };
+  return !s.IsPointwise() && exists(s.planes) && exists(s.rows) && exists(s.cols) && s.channels >= kMinChannels &&
+         s.images * s.Pixels() >= kMinColumns &&
+         static_cast<double>(s.in.Volume()) <= kMaxMoreWork * static_cast<double>(s.Pixels());
+}
+
+// From [groups · maps, channels, taps] to [groups · channels, maps, taps], the last tap first.
+template <typename T>
+void MirrorFilter(const ConvShape& s, const T* filter, T* mirrored) {
+  const int64_t taps = s.PatchSize() / s.channels;
+  ParallelForEach(
+      s.groups * s.channels,
+      [=, &s](int64_t i) {
+        const T* from = filter + (i / s.channels * s.maps * s.channels + i % s.channels) * taps;
+        T* to = mirrored + i * s.maps * taps;
+        for (int64_t m = 0; m < s.maps; ++m, from += s.PatchSize(), to += taps) {
+          std::reverse_copy(from, from + taps, to);
+        }
+      },
+      s.maps * taps);
+}
+
 }  // namespace
 
 template <typename T>
@@ -363,6 +407,16 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
                       T* filter_grad) {
   if (IsDepthwise(s)) {
     return ConvolveDepthwiseBackward(s, out_grad, input, filter, input_grad, filter_grad);
+  }
+  if (input_grad != nullptr && HasFasterMirrored(s)) {
+    Tensor memory;
+    T* mirrored = Scratch<T>(&memory, s.groups * s.FilterSize());
+    MirrorFilter(s, filter, mirrored);
+    Convolve<T>(MirroredShape(s), out_grad, mirrored, input_grad);
+    input_grad = nullptr;
+  }
+  if (input_grad == nullptr && filter_grad == nullptr) {
+    return;
   }
   // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
   constexpr int64_t kMaxBlocks = 16;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/common/registration.h"
 #include "operators/common/shape_inference.h"
 #include "operators/convolution/pooling.h"
@@ -13,16 +12,6 @@
 
 namespace headrace::ops {
 namespace {
-
-// Calls visit(i) for each map, from several threads.
-template <typename Visit>
-void ForEachMap(const PoolShape& s, const Visit& visit) {
-  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [&visit](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      visit(i);
-    }
-  });
-}
 
 template <typename T>
 void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
@@ -37,7 +26,8 @@ void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
       ParallelForEach(s.maps, [=](int64_t i) { out[i] = Sum(size, x + i * size) / divisor; }, size);
       return;
     }
-    ForEachMap(s, [=, &s](int64_t i) { PoolMap(s, x + i * s.MapSize(), out + i * s.OutputSizeOfMap()); });
+    ParallelForEach(
+        s.maps, [=, &s](int64_t i) { PoolMap(s, x + i * s.MapSize(), out + i * s.OutputSizeOfMap()); }, s.MapSize());
   });
 }
 
@@ -54,12 +44,13 @@ void PoolGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const T* out = ReadChannelsFirst<T>(ctx.Input("Out"), moves_all, &out_memory);
   const T* d = ReadChannelsFirst<T>(ctx.Input("Out@GRAD"), s.channels_last, &grad_memory);
   WriteChannelsFirst<T>(ctx.Output("X@GRAD"), s.channels_last, [=, &s](T* dx) {
-    ForEachMap(s, [=, &s](int64_t i) {
+    const auto add_map = [=, &s](int64_t i) {
       T* map_grad = dx + i * s.MapSize();
       const int64_t out_at = i * s.OutputSizeOfMap();
       std::fill_n(map_grad, s.MapSize(), T(0));
       PoolMapGrad(s, x + i * s.MapSize(), out + out_at, d + out_at, map_grad);
-    });
+    };
+    ParallelForEach(s.maps, add_map, s.MapSize());
   });
 }
 

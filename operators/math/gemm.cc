@@ -117,8 +117,11 @@ const GemmIsa<T>& BestIsa() {
 // Enough for the threads to share what they have left at the end.
 constexpr int64_t kTasksPerThread = 4;
 
-// From so many panels on it pays to pack the rows that they are multiplied by.
+// From so many panels on it pays to pack the rows that they are multiplied by; transposed ones that no second-level
+// cache holds from the second on.
 constexpr int64_t kPanelsToPackFor = 4;
+constexpr int64_t kPanelsToPackLargeFor = 2;
+constexpr int64_t kLargeBytes = 1 << 22;
 
 // Between rows that are packed, lest they be a multiple of some large power of two apart.
 constexpr int64_t kRowPadding = 8;
@@ -325,7 +328,9 @@ class Product {
     alignas(64) T packed_rows[kGemmRowsPerCopy<T> * (kGemmDepth + 2 * kRowPadding)];
     alignas(64) T sums[kSlicedSums];
     const bool is_transposed = a_.row == 1 && a_.col != 1;
-    const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= kPanelsToPackFor;
+    const bool is_large = is_transposed && m_ * k_ * static_cast<int64_t>(sizeof(T)) > kLargeBytes;
+    const int64_t enough_panels = is_large ? kPanelsToPackLargeFor : kPanelsToPackFor;
+    const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= enough_panels;
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
     const bool read_direct = IsDirect() && tiles <= MaxDirectTiles(*direct_);
     const bool is_sliced = read_direct && tiles <= kMaxSlicedTiles && AreRowsFarApart(*direct_);

@@ -9,6 +9,7 @@
 // product changes with the number of threads, and for products without a matrix in memory (gemm_panels.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "framework/export.h"
@@ -17,6 +18,12 @@ namespace headrace::ops {
 
 // How many multiplications a thread does at least before it comes back for more.
 inline constexpr int64_t kGemmWorkPerTask = 1 << 20;
+
+// How many products of `multiplications` each a thread makes at least. The smallest take as long as 4,096.
+inline int64_t ProductsPerTask(int64_t multiplications) {
+  constexpr int64_t kLeast = 4096;
+  return std::max<int64_t>(1, kGemmWorkPerTask / std::max(kLeast, multiplications));
+}
 
 // How many rows of the left-hand side each copy of the right-hand side serves, where that does not lie in memory in
 // rows: those whose blocks of depth take half a second-level cache.

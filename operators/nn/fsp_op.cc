@@ -26,8 +26,7 @@ struct FspSizes {
   // Calls visit(image) for each image, on several threads. A large product is shared by itself.
   template <typename Visit>
   void ForEachImage(const Visit& visit) const {
-    const int64_t images_per_block = std::max<int64_t>(1, kGemmWorkPerTask / std::max<int64_t>(1, out_size * pixels));
-    ParallelFor(images, images_per_block, [&visit](int64_t begin, int64_t end) {
+    ParallelFor(images, ProductsPerTask(out_size * pixels), [&visit](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         visit(i);
       }

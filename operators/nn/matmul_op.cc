@@ -81,9 +81,7 @@ struct MatmulShape {
 };
 
 // Of products that are shared among threads one by one. A large one is shared by itself.
-int64_t MatricesPerBlock(const MatmulShape& s) {
-  return std::max<int64_t>(1, kGemmWorkPerTask / std::max<int64_t>(1, s.m * s.n * s.k));
-}
+int64_t MatricesPerBlock(const MatmulShape& s) { return ProductsPerTask(s.m * s.n * s.k); }
 
 template <typename T>
 void MatmulKernel(const ExecutionContext& ctx) {

@@ -294,6 +294,7 @@ CASES = (
     convolution("depthwise-96", (8, 96, 28, 28), (96, 1, 3, 3), padding=1, groups=96),
     convolution("depthwise-96-gradient", (8, 96, 28, 28), (96, 1, 3, 3), gradients=True, padding=1, groups=96),
     convolution("convolution-64", (8, 64, 56, 56), (64, 64, 3, 3), padding=1),
+    convolution("convolution-64-gradient", (8, 64, 56, 56), (64, 64, 3, 3), gradients=True, padding=1),
     convolution("convolution-512", (8, 512, 7, 7), (512, 512, 3, 3), padding=1),
     convolution("convolution-stride", (8, 64, 56, 56), (128, 64, 3, 3), padding=1, stride=2),
     convolution("convolution-first", (8, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2),

@@ -173,6 +173,29 @@ def test_transposed_convolution_with_padding_that_differs_before_and_after(algor
     test.check_gradients(["Input", "Filter"])
 
 
+# Enough channels and pixels to be computed as a convolution with a mirrored filter, and a little less.
+@pytest.mark.parametrize("channels", [31, 32])
+@pytest.mark.parametrize(
+    ("x_dims", "size", "attrs"),
+    [
+        ((3, 3, 14, 13), (3, 2), {"paddings": [(1, 1), (0, 1)]}),
+        ((3, 4, 14, 13), (2, 3), {"paddings": [(0, 2), (2, 1)], "dilations": [2, 1], "groups": 2}),
+        ((3, 2, 13, 14), (3, 3), {"paddings": [(2, 2), (1, 1)]}),
+        ((2, 2, 6, 7, 7), (2, 1, 3), {"paddings": [(0, 0), (0, 0), (1, 1)]}),
+        ((1, 2, 7, 8, 10), (3, 2, 2), {"paddings": [(1, 1), (1, 0), (2, 0)], "dilations": [1, 1, 2]}),
+    ],
+    ids=str,
+)
+def test_transposed_convolution_to_many_channels(
+    x_dims: tuple[int, ...], size: tuple[int, ...], attrs: dict[str, Any], channels: int
+) -> None:
+    x, w = numbers(*x_dims), numbers(x_dims[1], channels, *size)
+    inputs = {"Input": x, "Filter": w}
+    expected = transposed(x, w, attrs)
+    attrs = attrs | {"paddings": [p for pair in attrs["paddings"] for p in pair]}
+    OpTest(f"conv{len(size)}d_transpose", inputs, attrs, {"Output": expected}, known=["Filter"]).check_outputs()
+
+
 def test_depthwise_conv2d_transpose() -> None:
     x, w = numbers(2, 2, 3, 2), numbers(2, 1, 2, 2)
     attrs = {"groups": 2, "strides": [2, 1]}
