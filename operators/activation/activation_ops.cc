@@ -60,15 +60,7 @@ Values<T> ValuesOf(const AttributeIndex& op, const std::vector<Parameter>& param
   return {value(0), value(1), value(2)};
 }
 
-// A function, or a derivative, of a chunk instead of an element.
-template <typename Function>
-struct OfChunks {
-  Function function;
-};
-template <typename Function>
-OfChunks(Function) -> OfChunks<Function>;
-
-// One of what ForEachVector takes.
+// A function, or a derivative, of what ForEachVector takes instead of an element.
 template <typename Function>
 struct OfVectors {
   Function function;
@@ -82,14 +74,6 @@ void Apply(int64_t n, T* y, const Function& function, const Values<T>& values, c
   for (int64_t i = 0; i < n; ++i) {
     y[i] = (factor[i] * ... * function(x[i], values));
   }
-}
-template <typename T, typename Function, typename... Factor>
-void Apply(int64_t n, T* y, const OfChunks<Function>& of, const Values<T>& values, const T* x,
-           const Factor*... factor) {
-  ForEachChunk(
-      n, y,
-      [&](const Chunk<T>& chunk, const auto&... by) -> Chunk<T> { return (by * ... * of.function(chunk, values)); }, x,
-      factor...);
 }
 template <typename T, typename Function, typename... Factor>
 void Apply(int64_t n, T* y, const OfVectors<Function>& of, const Values<T>& values, const T* x,
@@ -144,8 +128,6 @@ void Apply(int64_t n, T* y, const OfAngles& of, const Values<T>&, const T* x, co
 // How many elements a block has: functions of single ones do little with each.
 template <typename Function>
 constexpr int64_t kBlock = kElementsPerBlock;
-template <typename Function>
-constexpr int64_t kBlock<OfChunks<Function>> = kElementsPerBlock / 4;
 template <>
 constexpr int64_t kBlock<OfAngles> = kElementsPerBlock / 4;
 template <typename Function>
@@ -214,7 +196,7 @@ OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters
   return std::move(op);
 }
 
-// `function`(x, values), `derivative`(x or out, values): of an element, or, in OfChunks, of a chunk.
+// `function`(x, values), `derivative`(x or out, values): of an element, or in OfVectors.
 template <typename Function, typename Derivative>
 void Register(const std::string& type, const std::string& formula, Function function, Needs needs,
               Derivative derivative, const std::vector<Parameter>& parameters = {}, const Slope& slope = {}) {
@@ -360,7 +342,7 @@ HEADRACE_REGISTER_OPS(polynomials) {
 HEADRACE_REGISTER_OPS(exponentials) {
   Register("sigmoid", "1 / (1 + exp(-X))", OfVectors{[](const auto& x, auto) { return ChunkSigmoid(x); }}, Needs::kOut,
            [](auto out, auto) { return out * (1 - out); }, {}, {Slope::Kind::kLinear, -2, 1});
-  Register("tanh", "The hyperbolic tangent", OfChunks{[](const auto& x, auto) { return ChunkTanh(x); }}, Needs::kOut,
+  Register("tanh", "The hyperbolic tangent", OfVectors{[](const auto& x, auto) { return ChunkTanh(x); }}, Needs::kOut,
            [](auto out, auto) { return 1 - out * out; }, {}, {Slope::Kind::kLinear, -2, 0});
   Register("exp", "e to the power of X", OfVectors{[](const auto& x, auto) { return ChunkExp(x); }}, Needs::kOut,
            [](auto out, auto) { return out; }, {}, {Slope::Kind::kLinear, 0, 1});
@@ -379,12 +361,13 @@ HEADRACE_REGISTER_OPS(exponentials) {
              return ForEachElement([v](auto e, auto s) { return std::abs(e) < v.a ? s : 0; }, x, ChunkSigmoid(x));
            }},
            {{"threshold", "the greatest |X| that makes a difference", 40.0}});
-  Register("tanh_shrink", "X - tanh(X)", OfChunks{[](const auto& x, auto) { return (x - ChunkTanh(x)).eval(); }},
-           Needs::kX, OfChunks{[](const auto& x, auto) { return ChunkTanh(x).square().eval(); }});
+  Register("tanh_shrink", "X - tanh(X)", OfVectors{[](const auto& x, auto) { return Evaluated(x - ChunkTanh(x)); }},
+           Needs::kX,
+           OfVectors{[](const auto& x, auto) { return ForEachElement([](auto t) { return t * t; }, ChunkTanh(x)); }});
   Register("stanh", "scale_b * tanh(scale_a * X)",
-           OfChunks{[](const auto& x, auto v) { return (v.b * ChunkTanh((v.a * x).eval())).eval(); }}, Needs::kX,
-           OfChunks{[](const auto& x, auto v) {
-             return ForEachElement([v](auto t) { return v.a * v.b * (1 - t * t); }, ChunkTanh((v.a * x).eval()));
+           OfVectors{[](const auto& x, auto v) { return Evaluated(v.b * ChunkTanh(Evaluated(v.a * x))); }}, Needs::kX,
+           OfVectors{[](const auto& x, auto v) {
+             return ForEachElement([v](auto t) { return v.a * v.b * (1 - t * t); }, ChunkTanh(Evaluated(v.a * x)));
            }},
            {{"scale_a", "factor on X", 0.67}, {"scale_b", "factor on the result", 1.7159}});
   Register("elu", "X, or alpha * (exp(X) - 1) where X < 0", OfVectors{[](const auto& x, auto v) {

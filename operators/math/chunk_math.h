@@ -99,24 +99,23 @@ inline Chunk<double> ChunkExp(const Chunk<double>& x) {
 }
 
 inline float ChunkLog(float x) { return branchless::Log(x); }
-template <typename T>
-Chunk<T> ChunkLog(const Chunk<T>& x) {
+inline Chunk<double> ChunkLog(const Chunk<double>& x) {
   // Eigen's takes denormals for the smallest normal number: they are computed from 2^64 times as large ones.
-  constexpr T kSmallest = std::numeric_limits<T>::min();
-  constexpr T kScale = static_cast<T>(0x1p64);
-  static const T log_of_scale = std::log(kScale);
+  constexpr double kSmallest = std::numeric_limits<double>::min();
+  constexpr double kScale = 0x1p64;
+  static const double log_of_scale = std::log(kScale);
   if (!(x < kSmallest).any()) {
     return x.log();
   }
-  const Chunk<T> log = (x < kSmallest).select(x * kScale, x).log();
+  const Chunk<double> log = (x < kSmallest).select(x * kScale, x).log();
   return (x < kSmallest).select(log - log_of_scale, log);
 }
 
-template <typename T>
-Chunk<T> ChunkTanh(const Chunk<T>& x) {
+inline float ChunkTanh(float x) { return branchless::Tanh(x); }
+inline Chunk<double> ChunkTanh(const Chunk<double>& x) {
   // Eigen's clamps its argument, and a NaN with it.
-  const Chunk<T> tanh = x.tanh();
-  return ForEachElement([](T v, T t) { return v != v ? v : t; }, x, tanh);
+  const Chunk<double> tanh = x.tanh();
+  return ForEachElement([](double v, double t) { return v != v ? v : t; }, x, tanh);
 }
 
 // 1 / (1 + exp(-x))

@@ -13,12 +13,12 @@ void VectorExp(int64_t n, const T* x, T* y) {
 
 template <typename T>
 void VectorLog(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkLog(v); }, x);
+  ForEachVector(n, y, [](const auto& v) { return ChunkLog(v); }, x);
 }
 
 template <typename T>
 void VectorTanh(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, y, [](const Chunk<T>& v) { return ChunkTanh(v); }, x);
+  ForEachVector(n, y, [](const auto& v) { return ChunkTanh(v); }, x);
 }
 
 template <typename T>

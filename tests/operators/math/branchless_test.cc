@@ -18,12 +18,14 @@ struct Function {
   const char* name;
   float (*ours)(float);
   double (*exact)(double);
+  double error = 3e-7;
 };
 
 const Function kFunctions[] = {
     {"Exp", branchless::Exp, [](double x) { return std::exp(x); }},
     {"Sigmoid", branchless::Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
     {"Softplus", branchless::Softplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
+    {"Tanh", branchless::Tanh, [](double x) { return std::tanh(x); }, 4e-7},
     {"Erf", branchless::Erf, [](double x) { return std::erf(x); }},
     {"ExpLinear", branchless::ExpLinear, [](double x) { return x < 0 ? std::expm1(x) : x; }},
     {"ArcTangent", branchless::ArcTangent, [](double x) { return std::atan(x); }},
@@ -47,7 +49,8 @@ TEST(Branchless, ErrorsAreAFewUnitsInTheLastPlace) {
   for (const Function& function : kFunctions) {
     for (const float argument : arguments) {
       const double exact = function.exact(argument);
-      ASSERT_NEAR(function.ours(argument), exact, 3e-7 * std::abs(exact)) << function.name << " of " << argument;
+      ASSERT_NEAR(function.ours(argument), exact, function.error * std::abs(exact))
+          << function.name << " of " << argument;
     }
   }
 }
@@ -136,6 +139,9 @@ TEST(Branchless, LimitsAreExact) {
   EXPECT_EQ(branchless::ExpLinear(-100), -1);
   EXPECT_EQ(branchless::ExpLinear(kInfinity), kInfinity);
   for (const float sign : {-1.0F, 1.0F}) {
+    EXPECT_EQ(branchless::Tanh(sign * 9.25F), sign);
+    EXPECT_EQ(branchless::Tanh(sign * kInfinity), sign);
+    EXPECT_EQ(std::signbit(branchless::Tanh(sign * 0.0F)), sign < 0);
     EXPECT_EQ(branchless::Erf(sign * 4), sign);
     EXPECT_EQ(branchless::Erf(sign * kInfinity), sign);
     EXPECT_EQ(std::signbit(branchless::Erf(sign * 0.0F)), sign < 0);
@@ -151,6 +157,7 @@ TEST(Branchless, LimitsAreExact) {
   for (int i = 0; i < 200'000; ++i) {
     const float x = 3 + 1e-5F * static_cast<float>(i);
     ASSERT_LE(branchless::Erf(x), 1) << x;
+    ASSERT_LE(branchless::Tanh(5 + x), 1) << x;
   }
 }
 
