@@ -32,19 +32,24 @@ IndexMap::Plan IndexMap::MakePlan() const {
   }
   Plan plan;
   if (walked == 0) {
-    plan.segments.push_back({0, 0, run});
+    plan.segments.push_back({0, 0, run, 1});
     plan.row = run;
     return plan;
   }
-  // So do neighbours in the dimension before.
+  // In the dimension before, so do neighbours and, where these are single elements, those that are equally far apart;
+  // no more of them than leave work for other threads.
   for (const int64_t from : maps_[walked - 1]) {
     Segment* last = plan.segments.empty() ? nullptr : &plan.segments.back();
+    if (last != nullptr && last->n == 1 && from >= 0 && last->from >= 0) {
+      last->step = from - last->from;
+    }
     const bool continues =
-        last != nullptr && (from < 0 ? last->from < 0 : last->from >= 0 && last->from + last->n == from * run);
+        last != nullptr && last->n < kElementsPerBlock &&
+        (from < 0 ? last->from < 0 : last->from >= 0 && last->from + last->n * last->step == from * run);
     if (continues) {
       last->n += run;
     } else {
-      plan.segments.push_back({plan.row, from < 0 ? -1 : from * run, run});
+      plan.segments.push_back({plan.row, from < 0 ? -1 : from * run, run, 1});
     }
     plan.row += run;
   }
@@ -58,15 +63,50 @@ IndexMap::Plan IndexMap::MakePlan() const {
   return plan;
 }
 
+namespace {
+
+template <size_t kSize>
+void CopySteps(const std::byte* from, int64_t n, std::ptrdiff_t step, std::byte* to) {
+  if (step == -1) {  // so often that it is vectorised
+    for (std::ptrdiff_t i = 0; i < n; ++i) {
+      std::memcpy(to + i * kSize, from - i * static_cast<std::ptrdiff_t>(kSize), kSize);
+    }
+    return;
+  }
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    std::memcpy(to + i * kSize, from + i * step * static_cast<std::ptrdiff_t>(kSize), kSize);
+  }
+}
+
+// n elements of `size` bytes, `step` apart from `from` on.
+void CopyRun(const std::byte* from, int64_t n, int64_t step, size_t size, std::byte* to) {
+  if (step == 1) {
+    std::memcpy(to, from, static_cast<size_t>(n) * size);
+    return;
+  }
+  switch (size) {
+    case 1:
+      return CopySteps<1>(from, n, step, to);
+    case 2:
+      return CopySteps<2>(from, n, step, to);
+    case 4:
+      return CopySteps<4>(from, n, step, to);
+    default:
+      return CopySteps<8>(from, n, step, to);
+  }
+}
+
+}  // namespace
+
 void IndexMap::Move(const LoDTensor& x, LoDTensor* out, const void* fill) const {
   const size_t size = SizeOf(x.dtype());
   auto* to = static_cast<std::byte*>(out->mutable_data(x.dtype()));
   const auto* from = static_cast<const std::byte*>(x.raw_data());
-  ForEachRunInParallel([=](int64_t at, int64_t from_at, int64_t n) {
+  ForEachRunInParallel([=](int64_t at, int64_t from_at, int64_t n, int64_t step) {
     std::byte* run = to + static_cast<size_t>(at) * size;
     const size_t bytes = static_cast<size_t>(n) * size;
     if (from_at >= 0) {
-      std::memcpy(run, from + static_cast<size_t>(from_at) * size, bytes);
+      CopyRun(from + static_cast<size_t>(from_at) * size, n, step, size, run);
     } else if (fill == nullptr) {
       std::memset(run, 0, bytes);
     } else {
@@ -95,16 +135,25 @@ void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   const auto first_long = std::find_if(from_dims_.begin(), outer_end, [](int64_t extent) { return extent >= kLong; });
   const auto split = first_long != outer_end ? first_long : std::max_element(from_dims_.begin(), outer_end);
   if (split != outer_end && *split > 1) {
-    ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()), [=](int64_t at, int64_t from, int64_t n) {
-      for (int64_t i = 0; from >= 0 && i < n; ++i) {
-        dx[from + i] += d[at + i];
-      }
-    });
+    ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()),
+                      [=](int64_t at, int64_t from, int64_t n, int64_t step) {
+                        for (int64_t i = 0; from >= 0 && i < n; ++i) {
+                          dx[from + i * step] += d[at + i];
+                        }
+                      });
     return;
   }
   const int64_t grain = std::max(kElementsPerBlock, (numel + PoolThreads() - 1) / PoolThreads());
   ParallelFor(numel, grain, [=, this, &plan](int64_t begin, int64_t end) {
-    ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), [=](int64_t at, int64_t from, int64_t n) {
+    ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), [=](int64_t at, int64_t from, int64_t n, int64_t step) {
+      if (step != 1) {
+        for (int64_t i = 0; from >= 0 && i < n; ++i) {
+          if (const int64_t own = from + i * step; begin <= own && own < end) {
+            dx[own] += d[at + i];
+          }
+        }
+        return;
+      }
       const int64_t last = std::min(from + n, end);
       for (int64_t i = std::max(from, begin); from >= 0 && i < last; ++i) {
         dx[i] += d[at + (i - from)];

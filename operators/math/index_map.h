@@ -33,8 +33,9 @@ class IndexMap {
   // Element rows[i] of the first dimension becomes element i; the others stay.
   static IndexMap OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows);
 
-  // Calls visit(to, from, n) for each run of n elements that lie side by side in both tensors; `from` is -1 for those
-  // that come from nowhere. From several threads, in any order.
+  // Calls visit(to, from, n, step) for each run of n elements that lie side by side in the result, and `step` apart
+  // from element `from` on in the input; `from` is -1 for those that come from nowhere. From several threads, in any
+  // order.
   template <typename Visit>
   void ForEachRunInParallel(const Visit& visit) const {
     if (Empty(to_dims_)) {
@@ -66,6 +67,7 @@ class IndexMap {
     int64_t to;
     int64_t from;
     int64_t n;
+    int64_t step;
   };
   struct Plan {
     PoolVector<int64_t> outer;     // strides in `from` of the dimensions that are walked over one by one
@@ -90,7 +92,8 @@ class IndexMap {
       }
       for (size_t k = first; k < last; ++k) {
         const Segment& segment = plan.segments[k];
-        visit(r * plan.row + segment.to, inside && segment.from >= 0 ? base + segment.from : -1, segment.n);
+        visit(r * plan.row + segment.to, inside && segment.from >= 0 ? base + segment.from : -1, segment.n,
+              segment.step);
       }
     }
   }

@@ -220,6 +220,18 @@ LARGE_MOVES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
     "one row": ((1, 2, 9000), lambda x: layers.expand(x, [3, 2, 2]), lambda x: np.tile(x, (3, 2, 2))),
     "borders": ((20, 50, 30), lambda x: layers.pad(x, [1, 2, 0, 3, 4, 0]), None),
     "backwards": ((60, 900), lambda x: layers.reverse(x, [0, 1]), lambda x: x[::-1, ::-1]),
+    "a vector backwards": ((50_000,), lambda x: layers.reverse(x, [0]), lambda x: x[::-1]),
+    "every third": (
+        (3, 60_000),
+        lambda x: layers.strided_slice(x, axes=[1], starts=[59_000], ends=[10], strides=[-3]),
+        lambda x: x[:, 59_000:10:-3],
+    ),
+    "columns, repeated": ((5000, 1), lambda x: layers.expand(x, [1, 7]), lambda x: np.tile(x, (1, 7))),
+    "elements by their numbers": (
+        (30_000,),
+        lambda x: layers.gather(x, layers.assign(NUMBERS)),
+        lambda x: x[NUMBERS],
+    ),
     "a vector": ((40_000,), lambda x: layers.expand(x, [3]), lambda x: np.tile(x, 3)),
     "rows by their numbers": (
         (30_000, 4),
