@@ -4,13 +4,13 @@
 #include <limits>
 #include <vector>
 
-#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/chunk_math.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/scratch.h"
 #include "operators/math/softmax.h"
 #include "operators/math/tensor_size.h"
 #include "operators/math/vector_math.h"
@@ -33,7 +33,7 @@ T Maximum(int64_t n, const T* x) {
   for (; i < n; ++i) {
     lanes[0] = std::max(lanes[0], x[i]);
   }
-  return *std::max_element(lanes, lanes + kLanes);
+  return FoldLanes(lanes, [](T a, T b) { return a < b ? b : a; });
 }
 
 // `difference`, raised to `lowest`, unless it is −∞ or NaN.
@@ -146,32 +146,39 @@ size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
   return FrontAxis(op.Attr<int32_t>("axis"), dims.size(), "axis");
 }
 
-// Elements that lie side by side belong to different vectors, unless `inner` is 1; then the vectors are rows. The
-// kernels below go through a matrix [extent, inner] row by row, with a buffer of one row for what they sum.
+// Elements that lie side by side belong to different vectors, unless `inner` is 1; then the vectors are rows. What
+// follows goes through a strip of vectors row by row, and keeps exponentials in memory of its own, [extent, columns].
 
 template <typename T>
-void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T* out,
-                           T lowest = -std::numeric_limits<T>::infinity()) {
-  std::fill_n(max, inner, -std::numeric_limits<T>::infinity());
-  for (int64_t e = 0; e < extent; ++e) {
-    for (int64_t i = 0; i < inner; ++i) {
-      max[i] = std::max(max[i], x[e * inner + i]);
-    }
-  }
-  for (int64_t e = 0; e < extent; ++e) {
-    for (int64_t i = 0; i < inner; ++i) {
-      out[e * inner + i] = AtLeast(lowest, x[e * inner + i] - max[i]);
+void MaximumOfColumns(const AxisSize& s, int64_t columns, const T* x, T* max) {
+  std::fill_n(max, columns, -std::numeric_limits<T>::infinity());
+  for (int64_t e = 0; e < s.extent; ++e) {
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = 0; i < columns; ++i) {
+      max[i] = std::max(max[i], x[e * s.inner + i]);
     }
   }
 }
 
-// sum[i] = Σ over e of at(e · inner + i)
-template <typename T, typename At>
-void SumColumns(int64_t extent, int64_t inner, T* sum, At&& at) {
-  std::fill_n(sum, inner, T(0));
-  for (int64_t e = 0; e < extent; ++e) {
-    for (int64_t i = 0; i < inner; ++i) {
-      sum[i] += at(e * inner + i);
+// exp[e · columns + i] = exp(exponent(e · inner + i, i))
+template <typename T, typename Exponent>
+void ExpOfStrip(const AxisSize& s, int64_t columns, T* exp, const Exponent& exponent) {
+  for (int64_t e = 0; e < s.extent; ++e) {
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = 0; i < columns; ++i) {
+      exp[e * columns + i] = exponent(e * s.inner + i, i);
+    }
+  }
+  VectorExp(s.extent * columns, exp, exp);
+}
+
+// Calls visit(element, its place in [extent, columns], its column) for the elements of a strip.
+template <typename Visit>
+void ForEachInStrip(const AxisSize& s, int64_t columns, const Visit& visit) {
+  for (int64_t e = 0; e < s.extent; ++e) {
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = 0; i < columns; ++i) {
+      visit(e * s.inner + i, e * columns + i, i);
     }
   }
 }
@@ -185,18 +192,22 @@ void SoftmaxKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return Softmax(s.outer, s.extent, x, out, T(kLowestLogit));
   }
-  PoolVector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
-  const int64_t size = s.extent * s.inner;
-  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
-    SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out, T(kLowestLogit));
-    VectorExp(size, out, out);
-    SumColumns(s.extent, s.inner, buffer.data(), [out](int64_t i) { return out[i]; });
-    for (int64_t e = 0; e < s.extent; ++e) {
-      for (int64_t i = 0; i < s.inner; ++i) {
-        out[e * s.inner + i] /= buffer[static_cast<size_t>(i)];
-      }
+  ForEachStrip(s, /*work=*/4, [=](int64_t, int64_t first, int64_t columns) {
+    Tensor memory;
+    T* exp = Scratch<T>(&memory, s.extent * columns);
+    T max[kStrip];
+    MaximumOfColumns(s, columns, x + first, max);
+    ExpOfStrip(s, columns, exp,
+               [from = x + first, &max](int64_t at, int64_t i) { return AtLeast(T(kLowestLogit), from[at] - max[i]); });
+    T scales[kStrip];
+    SumColumns(s.extent, columns, scales, [=](int64_t e, int64_t i) { return exp[e * columns + i]; });
+    for (int64_t i = 0; i < columns; ++i) {
+      scales[i] = 1 / scales[i];
     }
-  }
+    ForEachInStrip(s, columns, [=, to = out + first, &scales](int64_t at, int64_t place, int64_t i) {
+      to[at] = exp[place] * scales[i];
+    });
+  });
 }
 
 template <typename T>
@@ -209,17 +220,16 @@ void SoftmaxGradKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return SoftmaxGrad(s.outer, s.extent, out, d, dx);
   }
-  PoolVector<T> dot(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
-  const int64_t size = s.extent * s.inner;
-  for (int64_t o = 0; o < s.outer; ++o, out += size, d += size, dx += size) {
-    SumColumns(s.extent, s.inner, dot.data(), [=](int64_t i) { return out[i] * d[i]; });
-    for (int64_t e = 0; e < s.extent; ++e) {
-      for (int64_t i = 0; i < s.inner; ++i) {
-        const int64_t at = e * s.inner + i;
-        dx[at] = out[at] * (d[at] - dot[static_cast<size_t>(i)]);
-      }
-    }
-  }
+  ForEachStrip(s, /*work=*/2, [=](int64_t, int64_t first, int64_t columns) {
+    T dots[kStrip];
+    SumColumns(s.extent, columns, dots, [=](int64_t e, int64_t i) {
+      const int64_t at = first + e * s.inner + i;
+      return out[at] * d[at];
+    });
+    ForEachInStrip(s, columns, [=, &dots](int64_t at, int64_t, int64_t i) {
+      dx[first + at] = out[first + at] * (d[first + at] - dots[i]);
+    });
+  });
 }
 
 template <typename T>
@@ -258,20 +268,20 @@ void LogSoftmaxKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return LogSoftmax(s.outer, s.extent, x, out);
   }
-  const int64_t size = s.extent * s.inner;
-  PoolVector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
-  PoolVector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
-  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
-    SubtractColumnMaximum(s.extent, s.inner, x, log_sum.data(), out);
-    VectorExp(size, out, exp.data());
-    SumColumns(s.extent, s.inner, log_sum.data(), [&exp](int64_t i) { return exp[static_cast<size_t>(i)]; });
-    VectorLog(s.inner, log_sum.data(), log_sum.data());
-    for (int64_t e = 0; e < s.extent; ++e) {
-      for (int64_t i = 0; i < s.inner; ++i) {
-        out[e * s.inner + i] -= log_sum[static_cast<size_t>(i)];
-      }
-    }
-  }
+  ForEachStrip(s, /*work=*/4, [=](int64_t, int64_t first, int64_t columns) {
+    const T* from = x + first;
+    Tensor memory;
+    T* exp = Scratch<T>(&memory, s.extent * columns);
+    T max[kStrip];
+    MaximumOfColumns(s, columns, from, max);
+    ExpOfStrip(s, columns, exp, [=, &max](int64_t at, int64_t i) { return from[at] - max[i]; });
+    T log_sums[kStrip];
+    SumColumns(s.extent, columns, log_sums, [=](int64_t e, int64_t i) { return exp[e * columns + i]; });
+    VectorLog(columns, log_sums, log_sums);
+    ForEachInStrip(s, columns, [=, to = out + first, &max, &log_sums](int64_t at, int64_t, int64_t i) {
+      to[at] = (from[at] - max[i]) - log_sums[i];
+    });
+  });
 }
 
 template <typename T>
@@ -284,19 +294,16 @@ void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return LogSoftmaxGrad(s.outer, s.extent, log_p, d, dx);
   }
-  const int64_t size = s.extent * s.inner;
-  PoolVector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
-  PoolVector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
-  for (int64_t o = 0; o < s.outer; ++o, log_p += size, d += size, dx += size) {
-    VectorExp(size, log_p, p.data());
-    SumColumns(s.extent, s.inner, sum.data(), [d](int64_t i) { return d[i]; });
-    for (int64_t e = 0; e < s.extent; ++e) {
-      for (int64_t i = 0; i < s.inner; ++i) {
-        const int64_t at = e * s.inner + i;
-        dx[at] = d[at] - p[static_cast<size_t>(at)] * sum[static_cast<size_t>(i)];
-      }
-    }
-  }
+  ForEachStrip(s, /*work=*/4, [=](int64_t, int64_t first, int64_t columns) {
+    T sums[kStrip];
+    SumColumns(s.extent, columns, sums, [=](int64_t e, int64_t i) { return d[first + e * s.inner + i]; });
+    Tensor memory;
+    T* p = Scratch<T>(&memory, s.extent * columns);
+    ExpOfStrip(s, columns, p, [from = log_p + first](int64_t at, int64_t) { return from[at]; });
+    ForEachInStrip(s, columns, [=, &sums](int64_t at, int64_t place, int64_t i) {
+      dx[first + at] = d[first + at] - p[place] * sums[i];
+    });
+  });
 }
 
 void InferSoftmax(InferShapeContext& ctx) {

@@ -59,6 +59,27 @@ void ForEachLine(const AxisSize& size, int64_t work, const Visit& visit) {
   });
 }
 
+// How many lines a strip has at most; the longer they are, the fewer.
+inline constexpr int64_t kStrip = 128;
+
+// Calls visit(number of the first line, its first element, lines) for each strip of lines along the axis of `size` that
+// lie side by side, from several threads: element a of line i lies a · size.inner + i behind that first one. `work` as
+// in ForEachLine.
+template <typename Visit>
+void ForEachStrip(const AxisSize& size, int64_t work, const Visit& visit) {
+  constexpr int64_t kNarrow = 16;
+  const int64_t width = std::clamp(kElementsPerBlock / std::max<int64_t>(1, size.extent), kNarrow, kStrip);
+  const int64_t strips = (size.inner + width - 1) / width;
+  ParallelFor(size.outer * strips, RowsPerBlock(work * size.extent * std::min(width, size.inner)),
+              [=](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const int64_t outer = i / strips * size.inner;
+                  const int64_t column = i % strips * width;
+                  visit(outer + column, outer * size.extent + column, std::min(width, size.inner - column));
+                }
+              });
+}
+
 // std::fill_n and std::copy_n, by several threads.
 template <typename T>
 void ParallelFill(T* to, int64_t n, T value) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "framework/thread_pool.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 
@@ -86,6 +87,29 @@ T ParallelSumOf(int64_t n, const At& at) {
     total += part;
   }
   return static_cast<T>(total);
+}
+
+// sums[i] = Σ at(r, i) for r in [0, rows), for each i of [0, columns), of which there are at most kStrip. Some rows at
+// a time, whose sums are added in double.
+template <typename T, typename At>
+void SumColumns(int64_t rows, int64_t columns, T* sums, const At& at) {
+  constexpr int64_t kRows = 64;
+  double totals[kStrip] = {};
+  for (int64_t begin = 0; begin < rows; begin += kRows) {
+    std::fill_n(sums, columns, T(0));
+    for (int64_t r = begin; r < std::min(rows, begin + kRows); ++r) {
+      HEADRACE_INDEPENDENT_ITERATIONS
+      for (int64_t i = 0; i < columns; ++i) {
+        sums[i] += at(r, i);
+      }
+    }
+    for (int64_t i = 0; i < columns; ++i) {
+      totals[i] += static_cast<double>(sums[i]);
+    }
+  }
+  for (int64_t i = 0; i < columns; ++i) {
+    sums[i] = static_cast<T>(totals[i]);
+  }
 }
 
 template <typename T>

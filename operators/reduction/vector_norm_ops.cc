@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
@@ -50,53 +49,76 @@ OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
 
 // --- norm: along one dimension ---
 
-// Calls visit(first element, its place among the norms) for each vector, from several threads; its elements are `inner`
-// apart.
-template <typename Visit>
-void ForEachVector(const DDim& dims, size_t axis, const Visit& visit) {
-  const int64_t extent = dims[axis];
-  const int64_t inner = Numel(dims, axis + 1, dims.size());
-  // Vectors without elements have norms, too.
-  const int64_t vectors = inner == 0 ? 0 : Numel(dims, 0, axis) * inner;
-  ParallelFor(vectors, RowsPerBlock(4 * extent), [=](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end; ++at) {
-      visit(at / inner * extent * inner + at % inner, at, inner);
-    }
-  });
-}
-
 template <typename T>
 void NormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis");
+  const AxisSize s(x_tensor.dims(), FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis"));
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  const int64_t n = x_tensor.dims()[axis];
   T* out = ctx.Output("Out")->mutable_data<T>();
-  T* norms = ctx.Output("Norm")->mutable_data<T>();
+  LoDTensor* norm_tensor = ctx.Output("Norm");
+  T* norms = norm_tensor->mutable_data<T>();
   const T* x = x_tensor.data<T>();
-  ForEachVector(x_tensor.dims(), axis, [=](int64_t first, int64_t at, int64_t step) {
-    norms[at] = std::sqrt(SumOf<T>(n, [=](int64_t i) { return x[first + i * step] * x[first + i * step]; }) + epsilon);
-    for (int64_t i = 0; i < n; ++i) {
-      out[first + i * step] = x[first + i * step] / norms[at];
+  if (s.extent == 0) {  // vectors without elements have norms, too
+    return ParallelFill(norms, norm_tensor->numel(), std::sqrt(epsilon));
+  }
+  if (s.inner == 1) {
+    return ForEachLine(s, /*work=*/4, [=](int64_t line, int64_t first) {
+      const T* row = x + first;
+      norms[line] = std::sqrt(SumOf<T>(s.extent, [row](int64_t i) { return row[i] * row[i]; }) + epsilon);
+      for (int64_t i = 0; i < s.extent; ++i) {
+        out[first + i] = row[i] / norms[line];
+      }
+    });
+  }
+  ForEachStrip(s, /*work=*/4, [=](int64_t line, int64_t first, int64_t columns) {
+    T norm[kStrip];
+    SumColumns(s.extent, columns, norm, [=](int64_t a, int64_t i) {
+      const T element = x[first + a * s.inner + i];
+      return element * element;
+    });
+    for (int64_t i = 0; i < columns; ++i) {
+      norm[i] = std::sqrt(norm[i] + epsilon);
+      norms[line + i] = norm[i];
+    }
+    for (int64_t at = first; at < first + s.extent * s.inner; at += s.inner) {
+      for (int64_t i = 0; i < columns; ++i) {
+        out[at + i] = x[at + i] / norm[i];
+      }
     }
   });
 }
 
-// d(x / |x|) = (d − out · <d, out>) / |x|
+// d(x / |x|) = (d − x · <d, x> / |x|²) / |x|
 template <typename T>
 void NormGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis");
-  const int64_t n = x_tensor.dims()[axis];
+  const AxisSize s(x_tensor.dims(), FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis"));
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   const T* norms = ctx.Input("Norm").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  ForEachVector(x_tensor.dims(), axis, [=](int64_t first, int64_t at, int64_t step) {
-    const T dot = SumOf<T>(n, [=](int64_t i) { return d[first + i * step] * x[first + i * step]; });
-    const T square = norms[at] * norms[at];
-    for (int64_t i = first; i < first + n * step; i += step) {
-      dx[i] = (d[i] - x[i] * dot / square) / norms[at];
+  if (s.inner == 1) {
+    return ForEachLine(s, /*work=*/4, [=](int64_t line, int64_t first) {
+      const T dot = SumOf<T>(s.extent, [=](int64_t i) { return d[first + i] * x[first + i]; });
+      const T by_square = dot / (norms[line] * norms[line]);
+      for (int64_t i = first; i < first + s.extent; ++i) {
+        dx[i] = (d[i] - x[i] * by_square) / norms[line];
+      }
+    });
+  }
+  ForEachStrip(s, /*work=*/4, [=](int64_t line, int64_t first, int64_t columns) {
+    T by_square[kStrip];
+    SumColumns(s.extent, columns, by_square, [=](int64_t a, int64_t i) {
+      const int64_t at = first + a * s.inner + i;
+      return d[at] * x[at];
+    });
+    for (int64_t i = 0; i < columns; ++i) {
+      by_square[i] /= norms[line + i] * norms[line + i];
+    }
+    for (int64_t at = first; at < first + s.extent * s.inner; at += s.inner) {
+      for (int64_t i = 0; i < columns; ++i) {
+        dx[at + i] = (d[at + i] - x[at + i] * by_square[i]) / norms[line + i];
+      }
     }
   });
 }

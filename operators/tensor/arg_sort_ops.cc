@@ -47,15 +47,30 @@ void ArgExtremeKernel(const ExecutionContext& ctx) {
   const AxisSize size(dims, axis);
   const T* x = x_tensor.data<T>();
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
-  ForEachLine(size, /*work=*/1, [=](int64_t line, int64_t first) {
-    const T* from = x + first;
-    int64_t best = 0;
+  if (size.inner == 1) {
+    return ForEachLine(size, /*work=*/1, [=](int64_t line, int64_t first) {
+      int64_t best = 0;
+      for (int64_t a = 1; a < size.extent; ++a) {
+        if (Ranks()(x[first + a], x[first + best])) {
+          best = a;
+        }
+      }
+      out[line] = best;
+    });
+  }
+  ForEachStrip(size, /*work=*/1, [=](int64_t line, int64_t first, int64_t columns) {
+    T best[kStrip];
+    std::copy_n(x + first, columns, best);
+    std::fill_n(out + line, columns, int64_t{0});
     for (int64_t a = 1; a < size.extent; ++a) {
-      if (Ranks()(from[a * size.inner], from[best * size.inner])) {
-        best = a;
+      const T* from = x + first + a * size.inner;
+      for (int64_t i = 0; i < columns; ++i) {
+        if (Ranks()(from[i], best[i])) {
+          best[i] = from[i];
+          out[line + i] = a;
+        }
       }
     }
-    out[line] = best;
   });
 }
 

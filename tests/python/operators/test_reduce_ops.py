@@ -177,6 +177,18 @@ def test_norms() -> None:
     OpTest("norm", {"X": np.zeros((2, 3))}, {"axis": 1}, zeros).check_outputs()
 
 
+def test_norms_of_many_columns() -> None:
+    x, d = RNG.uniform(-1, 1, (2, 2, 70, 130))
+    norm = np.sqrt(np.square(x).sum(1, keepdims=True) + 1e-3)
+    attrs = {"axis": 1, "epsilon": 1e-3}
+    OpTest("norm", {"X": x}, attrs, {"Out": x / norm, "Norm": norm}).check_outputs()
+    grad = (d - x * (d * x).sum(1, keepdims=True) / norm**2) / norm
+    OpTest("norm_grad", {"X": x, "Norm": norm, "Out@GRAD": d}, attrs, {"X@GRAD": grad}).check_outputs()
+    for shape in ((2, 0, 3), (2, 0)):
+        norms = np.full((2, 1, *shape[2:]), np.sqrt(1e-3))
+        OpTest("norm", {"X": np.zeros(shape)}, attrs, {"Out": np.zeros(shape), "Norm": norms}).check_outputs()
+
+
 def test_clip() -> None:
     test = OpTest("clip", {"X": X}, {"min": -0.55, "max": 0.75}, {"Out": np.clip(X, -0.55, 0.75)})
     test.check_outputs()
