@@ -3,7 +3,9 @@
 
 #include "framework/eigen.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {
@@ -15,11 +17,16 @@ void LabelSmoothKernel(const ExecutionContext& ctx) {
   const auto x = EigenMatrix<T>(labels, row_dims);
   auto out = MutableEigenMatrix<T>(ctx.Output("Out"), row_dims);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  if (const LoDTensor* prior = ctx.InputOrNull("PriorDist")) {
-    out = ((1 - epsilon) * x).rowwise() + epsilon * EigenVector<T>(*prior).transpose();
-  } else {
-    out.array() = (1 - epsilon) * x.array() + epsilon * (T(1) / static_cast<T>(labels.dims().back()));
-  }
+  const LoDTensor* prior = ctx.InputOrNull("PriorDist");
+  ParallelFor(x.rows(), RowsPerBlock(x.cols()), [&](int64_t begin, int64_t end) {
+    auto part = out.middleRows(begin, end - begin);
+    const auto labels_of_part = x.middleRows(begin, end - begin);
+    if (prior != nullptr) {
+      part = ((1 - epsilon) * labels_of_part).rowwise() + epsilon * EigenVector<T>(*prior).transpose();
+    } else {
+      part.array() = (1 - epsilon) * labels_of_part.array() + epsilon * (T(1) / static_cast<T>(x.cols()));
+    }
+  });
 }
 
 std::vector<OpDesc> LabelSmoothGradient(const OpDesc& op) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "framework/memory_pool.h"
 #include "framework/thread_pool.h"
 #include "operators/math/element_loop.h"
+#include "operators/math/scratch.h"
 
 namespace headrace::ops {
 
@@ -81,40 +83,54 @@ class BroadcastPlan {
     ParallelFor(Total(), kElementsPerBlock, [&](int64_t begin, int64_t end) { ForEachRunBetween(begin, end, run); });
   }
 
-  // Calls add(to, large_offset, small_offset, n, kept), from several threads, for each run as ForEachRun, to add
-  // something about its elements to those of `to` at small_offset. `sums` are as many as the small tensor has elements,
-  // and 0 before. The order of the sums depends on the dims alone: if they are few, and the outermost dimension is
-  // summed over, parts of that have sums of their own, which are added in the order of the parts.
-  template <typename T, typename Add>
-  void SumInParallel(T* sums, const Add& add) const {
-    constexpr int64_t kMaxSums = 4096;  // more make runs that are long enough for threads to share
+  // Calls add(to, large_offset, small_offset, n, kept), from several threads, for each run as ForEachRun, to combine
+  // its elements with those of `to` at small_offset. `results` are as many as the small tensor has elements, and
+  // `first` before, which combined with anything is that. The order depends on the dims alone: if they are few, and the
+  // outermost dimension is reduced, parts of that have results of their own, which are combined in the order of the
+  // parts.
+  template <typename T, typename Combine, typename Add>
+  void ReduceInParallel(T* results, T first, const Combine& combine, const Add& add) const {
+    constexpr int64_t kMaxResults = 4096;  // more make runs that are long enough for threads to share
     constexpr int64_t kMaxParts = 64;
-    constexpr int64_t kElementsPerSum = 32;  // of a part, at least
+    constexpr int64_t kElementsPerResult = 32;  // of a part, at least
     const int64_t total = Total();
     const int64_t extent = groups_.front().extent;
     const int64_t small = SmallElements();
     const int64_t row = extent == 0 ? 0 : total / extent;
     const int64_t size = row == 0 ? extent
-                                  : std::max({RowsPerBlock(row), (kElementsPerSum * small + row - 1) / row,
+                                  : std::max({RowsPerBlock(row), (kElementsPerResult * small + row - 1) / row,
                                               (extent + kMaxParts - 1) / kMaxParts});
-    if (groups_.front().kept || groups_.size() == 1 || groups_.size() > kMaxGroups || small > kMaxSums ||
-        size >= extent) {
+    if (groups_.front().kept || groups_.size() > kMaxGroups || small > kMaxResults || size >= extent) {
       ForEachRunInParallelBySmall(
-          [&, sums](int64_t at, int64_t small_at, int64_t n, bool kept) { add(sums, at, small_at, n, kept); });
+          [&, results](int64_t at, int64_t small_at, int64_t n, bool kept) { add(results, at, small_at, n, kept); });
       return;
     }
-    PoolVector<T> parts(static_cast<size_t>((extent + size - 1) / size * small));
-    ParallelFor(extent, size, [&, of_parts = parts.data()](int64_t begin, int64_t end) {
+    const int64_t parts = (extent + size - 1) / size;
+    Tensor memory;
+    T* of_parts = Scratch<T>(&memory, parts * small);
+    std::fill_n(of_parts, parts * small, first);
+    ParallelFor(extent, size, [&](int64_t begin, int64_t end) {
       ForEachRunOf(0, begin, end,
                    [&, to = of_parts + begin / size * small](int64_t at, int64_t small_at, int64_t n, bool kept) {
                      add(to, at, small_at, n, kept);
                    });
     });
-    for (size_t part = 0; part < parts.size(); part += static_cast<size_t>(small)) {
+    for (int64_t part = 0; part < parts; ++part) {
       for (int64_t i = 0; i < small; ++i) {
-        sums[i] += parts[part + static_cast<size_t>(i)];
+        results[i] = combine(results[i], of_parts[part * small + i]);
       }
     }
+  }
+
+  // The same of sums, which are 0 before. A single one is that of all elements in one run, which `add` may share out.
+  template <typename T, typename Add>
+  void SumInParallel(T* sums, const Add& add) const {
+    if (groups_.size() == 1) {
+      ForEachRunInParallelBySmall(
+          [&, sums](int64_t at, int64_t small_at, int64_t n, bool kept) { add(sums, at, small_at, n, kept); });
+      return;
+    }
+    ReduceInParallel(sums, T(0), std::plus<>(), add);
   }
 
   // As ForEachRun, but from several threads, each of which has elements of the small tensor of its own. For each such

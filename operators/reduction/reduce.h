@@ -102,7 +102,7 @@ T Fold(int64_t n, T first, const At& at, const Combine& combine) {
   return first;
 }
 
-// The elements of each result combined, starting with `first` (see Fold).
+// The elements of each result combined, starting with `first`, which combined with anything is that (see Fold).
 template <typename T, typename Combine>
 void ReduceWith(const ExecutionContext& ctx, T first, const Combine& combine) {
   const LoDTensor& x_tensor = ctx.Input("X");
@@ -111,14 +111,14 @@ void ReduceWith(const ExecutionContext& ctx, T first, const Combine& combine) {
   const T* x = x_tensor.data<T>();
   ParallelFill(out, out_tensor->numel(), first);
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
-      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .ReduceInParallel(out, first, combine, [=](T* to, int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
-          out[out_at] = Fold(n, out[out_at], [from = x + at](int64_t i) { return from[i]; }, combine);
+          to[out_at] = Fold(n, to[out_at], [from = x + at](int64_t i) { return from[i]; }, combine);
           return;
         }
         HEADRACE_INDEPENDENT_ITERATIONS
         for (int64_t i = 0; i < n; ++i) {
-          out[out_at + i] = combine(out[out_at + i], x[at + i]);
+          to[out_at + i] = combine(to[out_at + i], x[at + i]);
         }
       });
 }

@@ -9,6 +9,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
 #include "operators/sequence/sequences.h"
 
@@ -82,12 +83,16 @@ void FilterByInstagKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->Resize({static_cast<int64_t>(rows.back()), width}).template mutable_data<T>();
   const T* from = ins.data<T>();
-  for (const KeptSequence& sequence : kept) {
-    if (none) {
-      std::fill_n(out, width, T(0));
-    } else {
-      std::copy_n(from + sequence.from * width, sequence.rows * width, out + sequence.to * width);
-    }
+  if (none) {
+    std::fill_n(out, width, T(0));
+  } else {
+    ParallelForEach(
+        count,
+        [=, sequences = kept.data()](int64_t i) {
+          const KeptSequence& sequence = sequences[i];
+          std::copy_n(from + sequence.from * width, sequence.rows * width, out + sequence.to * width);
+        },
+        static_cast<int64_t>(rows.back()) * width / count);
   }
   out_tensor->set_lod({std::move(rows)});
   ctx.Output("IndexMap")->set_lod({each});

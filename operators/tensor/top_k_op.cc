@@ -27,6 +27,9 @@ DDim TopKDims(const OpArgs& args, const DDim& x) {
   return dims;
 }
 
+// So many are found faster by comparing each element with the least of those found before.
+constexpr int64_t kFew = 16;
+
 template <typename T>
 void TopKKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
@@ -41,9 +44,16 @@ void TopKKernel(const ExecutionContext& ctx) {
     for (int64_t r = begin; r < end; ++r) {
       const T* row = x + r * size.cols;
       std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(order.begin(), order.begin() + k, order.end(), [row](int64_t a, int64_t b) {
+      const auto before = [row](int64_t a, int64_t b) {
         return Before(row[a], row[b]) || (!Before(row[b], row[a]) && a < b);
-      });
+      };
+      const auto end_of_k = order.begin() + k;
+      if (k <= kFew) {
+        std::partial_sort(order.begin(), end_of_k, order.end(), before);
+      } else {
+        std::nth_element(order.begin(), end_of_k - 1, order.end(), before);
+        std::sort(order.begin(), end_of_k, before);
+      }
       for (int64_t i = 0; i < k; ++i) {
         indices[r * k + i] = order[static_cast<size_t>(i)];
         out[r * k + i] = row[indices[r * k + i]];

@@ -330,7 +330,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
 
     # products
     yield "mul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
-    yield "matmul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
+    yield "matmul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 64, seed=4)}, by=("X",))
     yield "matmul", Rows(lambda n, w: {"X": numbers(n, 2, w), "Y": numbers(n, w, 3, seed=4)}, by=("X", "Y"))
     yield (
         "bilinear_tensor_product",
@@ -1269,7 +1269,8 @@ def _others() -> Iterator[tuple[str, Rows]]:
     for op_type in ("reduce_all", "reduce_any"):
         yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"reduce_all": True}, by=(), lod=())
     yield "cumsum", Rows(x, {"axis": 0, "reverse": True})
-    yield "softmax", Rows(x, {"axis": 0})
+    for op_type, outputs in (("softmax", ("Out",)), ("log_softmax", ("Out",)), ("norm", ("Out", "Norm"))):
+        yield op_type, Rows(x, {"axis": 0}, outputs, widths=(4, 300), many=2000)
     for op_type in ("isfinite", "isinf", "isnan", "is_empty"):
         yield op_type, Rows(x, by=(), lod=())
     yield "shape", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
