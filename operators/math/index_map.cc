@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "operators/math/ordered_sum.h"
+
 namespace headrace::ops {
 
 IndexMap IndexMap::OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows) {
@@ -137,6 +139,10 @@ void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   if (split != outer_end && *split > 1) {
     ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()),
                       [=](int64_t at, int64_t from, int64_t n, int64_t step) {
+                        if (from >= 0 && step == 0) {
+                          dx[from] += Sum(n, d + at);
+                          return;
+                        }
                         for (int64_t i = 0; from >= 0 && i < n; ++i) {
                           dx[from + i * step] += d[at + i];
                         }
@@ -146,6 +152,12 @@ void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   const int64_t grain = std::max(kElementsPerBlock, (numel + PoolThreads() - 1) / PoolThreads());
   ParallelFor(numel, grain, [=, this, &plan](int64_t begin, int64_t end) {
     ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), [=](int64_t at, int64_t from, int64_t n, int64_t step) {
+      if (step == 0) {
+        if (begin <= from && from < end) {
+          dx[from] += Sum(n, d + at);
+        }
+        return;
+      }
       if (step != 1) {
         for (int64_t i = 0; from >= 0 && i < n; ++i) {
           if (const int64_t own = from + i * step; begin <= own && own < end) {

@@ -58,7 +58,7 @@ class IndexMap {
   void Move(const LoDTensor& x, LoDTensor* out, const void* fill = nullptr) const;
 
   // The transpose of Move, by several threads: x_grad, which has its dims, becomes the sum of the elements of
-  // `out_grad` that came from each of its elements.
+  // `out_grad` that came from each of its elements, in their order but for those side by side (see SumOf).
   template <typename T>
   void AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const;
 

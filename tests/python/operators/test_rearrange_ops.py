@@ -226,7 +226,6 @@ LARGE_MOVES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
         lambda x: layers.strided_slice(x, axes=[1], starts=[59_000], ends=[10], strides=[-3]),
         lambda x: x[:, 59_000:10:-3],
     ),
-    "columns, repeated": ((5000, 1), lambda x: layers.expand(x, [1, 7]), lambda x: np.tile(x, (1, 7))),
     "elements by their numbers": (
         (30_000,),
         lambda x: layers.gather(x, layers.assign(NUMBERS)),
@@ -261,6 +260,20 @@ def test_gradients_add_up_in_the_order_of_the_result(name: str, threads: int, mo
     expected = np.zeros(places.size + 1, np.float32)
     np.add.at(expected, moved.astype(np.int64).ravel(), w.ravel())  # one after the other
     np.testing.assert_array_equal(got, expected[1:].reshape(dims))
+
+
+@pytest.mark.parametrize("dims", [(3000, 1), (1, 1)])
+def test_the_gradient_of_repeated_columns_is_their_sum(dims: tuple[int, ...]) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        x = layers.data("x", dims, append_batch_size=False, stop_gradient=False)
+        out = layers.expand(x, [1, 700])
+        weights = layers.data("weights", out.shape, append_batch_size=False)
+        (gradient,) = fluid.gradients(out, x, weights)
+        values, w = RNG.uniform(-1, 1, dims).astype(np.float32), RNG.uniform(0, 1, out.shape).astype(np.float32)
+        feed = {"x": values, "weights": w}
+        repeated, got = fluid.Executor(fluid.CPUPlace()).run(feed=feed, fetch_list=[out, gradient])
+    np.testing.assert_array_equal(repeated, np.tile(values, (1, 700)))
+    np.testing.assert_allclose(got, w.sum(1, dtype=np.float64, keepdims=True), rtol=3e-7)
 
 
 def test_scatter() -> None:
