@@ -195,6 +195,7 @@ class FeedSource:
         self.regrouped_by: str | None = None
         self._begun_at = 0  # batch of the loader's epoch
         self._given_before: Counter[str] = Counter()
+        self._ended = 0  # the epoch of the queue whose end the program has seen
         #: Whether this process was forked from the one that feeds.
         self.is_of_parent = False
         self._handle: FeedHandle | None = None
@@ -274,6 +275,9 @@ class FeedSource:
                 f"{' and '.join(map(repr, read))}: read from one of them"
             )
         with self._lock:
+            if self._handle is not None and self._ended == self.queue.epoch:
+                self._handle.stop()  # it has fed everything: the loader goes on to its next epoch
+                return self.loader.state_dict()
             if self._handle is None:
                 return self.loader.state_dict()
             given = self._given()
@@ -288,6 +292,16 @@ class FeedSource:
             if self._handle is not None:
                 raise errors.FailedPrecondition(f"{self.title} is running: call reset() first")
             self.loader.load_state_dict(state)
+
+    def note_end(self, program: Program) -> None:
+        """``program`` was told that its data have ended. If it has read the whole pass, the next one is to be saved."""
+        read = self._read_by(program)
+        if self.loader is None or len(read) != 1:
+            return
+        with self._lock:
+            given = self._given()[read[0]] - self._given_before[read[0]]
+            if self.queue.is_closed() and self.queue.stats()["sent"] - self._sent_before == given:
+                self._ended = self.queue.epoch
 
     def take_queue(self) -> LoDTensorBlockingQueue:
         """The queue, for code that will push into it."""

@@ -222,9 +222,9 @@ class Executor:
         if feed is not None and not isinstance(feed, Mapping):
             raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
         prepared, readers = self._cache.get(self._executor, program, scope)
-        if readers:
-            for source in sources_of(readers, scope):
-                source.check_fed(program, scope)
+        sources = sources_of(readers, scope) if readers else []
+        for source in sources:
+            source.check_fed(program, scope)
         declared = program.global_block().vars
         values = {}
         for name, value in (feed or {}).items():
@@ -236,6 +236,10 @@ class Executor:
         inside = [name for name in names if name not in held] if held else names
         try:
             tensors = prepared.run(values, inside)
+        except errors.EOFException:
+            for source in sources:
+                source.note_end(program)
+            raise
         except errors.NotFound:
             _expect_of(program, fetch_list, inside)
             raise

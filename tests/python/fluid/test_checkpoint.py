@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,41 @@ def test_batches_that_were_read_ahead_are_read_again(exe: fluid.Executor, tmp_pa
         loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
 
 
+@pytest.mark.parametrize("double_buffer", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_at_the_end_of_the_data_the_next_pass_is_saved(
+    exe: fluid.Executor, tmp_path: Path, workers: int, double_buffer: bool
+) -> None:
+    reader = layers.py_reader(2, [[-1, 2]], ["float32"], use_double_buffer=double_buffer)
+    total = layers.reduce_sum(layers.read_file(reader))
+    loader = headrace.DataLoader(Rows(), batch_size=2, shuffle=True, seed=3, num_workers=workers)
+    reader.decorate_loader(loader)
+    exe.run(fluid.default_startup_program())
+
+    def sums(folder: Path) -> list[float]:
+        seen = []
+        reader.start()
+        try:
+            while True:
+                seen.append(exe.run(fetch_list=[total])[0].item())
+                if len(seen) == 6:  # the last one, which the program does not know yet
+                    fluid.io.save_checkpoint(exe, folder / "last")
+        except fluid.core.EOFException:
+            fluid.io.save_checkpoint(exe, folder / "end")
+            reader.reset()
+        return seen
+
+    passes = [sums(tmp_path / str(number)) for number in range(3)]
+    assert [len(seen) for seen in passes] == [6, 6, 6]
+    for number in (0, 1):
+        fluid.io.load_checkpoint(exe, tmp_path / str(number) / "last")
+        assert sums(tmp_path / "again") == []
+        assert sums(tmp_path / "again") == passes[number + 1]
+        fluid.io.load_checkpoint(exe, tmp_path / str(number) / "end")
+        assert sums(tmp_path / "again") == passes[number + 1]
+    loader.shutdown()
+
+
 COPIES: dict[str, Callable[[fluid.Program], fluid.Program]] = {
     "original": lambda program: program,
     "clone": lambda program: program.clone(),
@@ -204,6 +240,35 @@ def test_the_last_ones_are_kept_and_any_may_be_loaded(exe: fluid.Executor, tmp_p
     np.testing.assert_array_equal(value("w"), values[3])
     with pytest.raises(errors.NotFound, match=r"no checkpoint 0 .* only \[2, 3\]"):
         fluid.io.load_checkpoint(exe, tmp_path, serial=0)
+
+
+def test_those_who_save_and_load_at_once_take_turns(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    program = fluid.default_main_program()
+    fluid.io.save_checkpoint(exe, tmp_path, program, extra=0.0)
+    scopes = [fluid.Scope() for _ in range(3)]
+
+    def save(scope: fluid.Scope) -> list[int]:
+        mine = float(scopes.index(scope))
+        exe.run(fluid.default_startup_program(), scope=scope)
+        scope.find_var("w").get_tensor().set(np.full((2, 1), mine, np.float32), fluid.CPUPlace())
+        return [fluid.io.save_checkpoint(exe, tmp_path, program, extra=mine, scope=scope) for _ in range(4)]
+
+    def load(scope: fluid.Scope) -> None:
+        exe.run(fluid.default_startup_program(), scope=scope)
+        for _ in range(8):
+            extra = fluid.io.load_checkpoint(exe, tmp_path, program, scope=scope)
+            if extra:  # the first one has other parameters
+                assert np.array(scope.find_var("w").get_tensor()).tolist() == [[extra]] * 2
+
+    with ThreadPoolExecutor(5) as threads:
+        loads = [threads.submit(load, fluid.Scope()) for _ in range(2)]
+        saved = [serial for serials in threads.map(save, scopes) for serial in serials]
+        for each in loads:
+            each.result()
+    assert sorted(saved) == list(range(1, 13))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint_{serial}" for serial in (10, 11, 12)]
 
 
 @pytest.mark.parametrize("file", ["tensors", "state.json"])
