@@ -1,5 +1,6 @@
 // ProgramDesc ⇄ bytes and text, by Protocol Buffers.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -50,7 +51,18 @@ class SetValue {
   void operator()(int32_t v) const { Typed(proto::INT).set_i(v); }
   void operator()(int64_t v) const { Typed(proto::LONG).set_l(v); }
   void operator()(float v) const { Typed(proto::FLOAT).set_f(v); }
-  void operator()(double v) const { Typed(proto::DOUBLE).set_d(v); }
+  // As a float, since Fluid and Paddle take no other number there. They pass over `d`, which has what a float rounds off.
+  void operator()(double v) const {
+    if (std::isfinite(v) && std::abs(v) > double{std::numeric_limits<float>::max()}) {
+      Typed(proto::DOUBLE).set_d(v);
+      return;
+    }
+    proto::OpDesc::Attr& attr = Typed(proto::FLOAT);
+    attr.set_f(static_cast<float>(v));
+    if (static_cast<double>(attr.f()) != v) {
+      attr.set_d(v);
+    }
+  }
   void operator()(const std::string& v) const { Typed(proto::STRING).set_s(v); }
   void operator()(BlockRef v) const { Typed(proto::BLOCK).set_block_idx(v.index); }
   void operator()(const std::vector<bool>& v) const {
@@ -176,6 +188,9 @@ Attribute Read(const proto::OpDesc::Attr& attr, const std::string& of) {
     case proto::LONG:
       return scalar(attr.has_l(), attr.l());
     case proto::FLOAT:
+      if (attr.has_d()) {
+        return attr.d();
+      }
       return scalar(attr.has_f(), attr.f());
     case proto::DOUBLE:
       return scalar(attr.has_d(), attr.d());

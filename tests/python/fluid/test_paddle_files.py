@@ -78,6 +78,21 @@ print([op.type for op in program.clone(for_test=True).global_block().ops])
 """
 
 
+_INFER = """
+import sys
+import numpy as np
+import paddle
+from paddle import static
+
+paddle.enable_static()
+executor = static.Executor(paddle.CPUPlace())
+model = static.load_inference_model(sys.argv[1], executor, model_filename="__model__", params_filename=None)
+program, feeds, fetches = model
+(y,) = executor.run(program, feed={feeds[0]: np.load(sys.argv[2])}, fetch_list=fetches)
+np.save(sys.argv[3], y)
+"""
+
+
 def run_paddle(script: str, *arguments: str) -> str:
     environment = {**os.environ, "FLAGS_enable_pir_api": "0"}
     result = subprocess.run(
@@ -153,3 +168,16 @@ def test_paddle_knows_the_roles_of_our_operators(tmp_path: Path) -> None:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     run_paddle(_WRITE, str(FOLDER))
+
+
+@needs_paddle
+def test_paddle_runs_a_model_that_is_saved_here(exe: fluid.Executor, tmp_path: Path) -> None:
+    x = fluid.data("x", [None, 3])
+    y = layers.softmax(layers.scale(layers.clip(layers.fc(x, 4), -1.0, 0.7), 0.1, bias=-0.3) ** 2.0 + 1.5)
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [y], exe)
+    rows = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    run_paddle(_INFER, str(tmp_path), str(tmp_path / "rows.npy"), str(tmp_path / "y.npy"))
+    (here,) = exe.run(feed={"x": rows}, fetch_list=[y])
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), here, rtol=1e-5)
