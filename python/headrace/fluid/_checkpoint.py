@@ -68,8 +68,9 @@ def save_checkpoint(
             if done["step"] % 100 == 0:
                 fluid.io.save_checkpoint(executor, "checkpoints", extra=done)
 
-    Random operators repeat only if the programs have a ``random_seed``. What Python generators feed has no place that
-    could be saved; nor have readers of files and of random data, which begin again: a RuntimeWarning says so.
+    Random operators repeat only if the programs have a ``random_seed``; those that draw afresh in every run all the
+    same (see ``Program``) do not. What Python generators feed has no place that could be saved; nor have readers of
+    files and of random data, which begin again: a RuntimeWarning says so.
 
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.

@@ -205,6 +205,11 @@ class FeedSource:
         self._sent_before = 0
         _live_sources.add(self)
 
+    @property
+    def users_names(self) -> list[str]:
+        """What the user calls the variables that are read; empty: they were declared by shapes."""
+        return [name for name, *_ in self._specs] if self._is_named else []
+
     def decorate(self, begin: Callable[[], FeedHandle]) -> None:
         with self._lock:
             if self._handle is not None:
@@ -244,7 +249,7 @@ class FeedSource:
     def decorate_loader(self, loader: FeedingLoader) -> None:
         if not callable(getattr(loader, "_feed", None)):
             raise errors.TypeMismatch(f"decorate_loader takes a headrace.DataLoader, got {type(loader).__name__}")
-        names = [name for name, *_ in self._specs] if self._is_named else None
+        names = self.users_names or None
         self.decorate(lambda: loader._feed(self.queue, names))
         self.loader = loader
 

@@ -43,7 +43,10 @@ class _Column:
         tensor = LoDTensor()
         tensor.set(array, place)
         if self.lod_level > 0:
-            tensor.set_recursive_sequence_lengths(lengths)
+            try:
+                tensor.set_recursive_sequence_lengths(lengths)
+            except errors.InvalidArgument as error:  # all sequences of a level are empty
+                raise errors.InvalidArgument(f"variable '{self.name}': {error}") from None
         return tensor
 
     def _flatten(self, value: Any, level: int, lengths: list[list[int]], rows: list[np.ndarray], index: int) -> None:
@@ -163,13 +166,14 @@ class DataFeeder:
         except TypeError as error:
             raise errors.TypeMismatch(f"a batch has to be a list of samples, got {type(iterable).__name__}") from error
         columns: list[list[Any]] = [[] for _ in self._columns]
+        names = ", ".join(column.name for column in self._columns)
         for index, sample in samples:
             if not isinstance(sample, (Sequence, np.ndarray)) or isinstance(sample, (str, bytes)):
                 raise errors.TypeMismatch(
-                    f"sample {index} has to be a tuple with a value for each variable, got {type(sample).__name__}"
+                    f"sample {index} has to be a tuple with a value for each variable ({names}), "
+                    f"got {type(sample).__name__}"
                 )
             if len(sample) != len(columns):
-                names = ", ".join(column.name for column in self._columns)
                 raise errors.InvalidArgument(
                     f"sample {index} has to have a value for each variable ({names}), got {len(sample)}"
                 )

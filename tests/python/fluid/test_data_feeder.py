@@ -191,3 +191,10 @@ def test_there_are_as_many_places_as_cpu_num_says(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CPU_NUM", "3")
     (group,) = feeder.decorate_reader(lambda: iter([[(1,)]] * 4), multi_devices=True)()
     assert len(group) == 3
+
+
+def test_levels_without_a_sequence_are_told_with_their_variable() -> None:
+    feeder = fluid.DataFeeder([fluid.layers.data("words", [1], dtype="int64", lod_level=2)])
+    assert feeder.feed([([],), ([[7]],)])["words"].recursive_sequence_lengths() == [[0, 1], [1]]
+    with pytest.raises(errors.InvalidArgument, match="variable 'words': LoD level 1 has 1 offsets"):
+        feeder.feed([([],), ([],)])

@@ -164,7 +164,7 @@ WRONG_BATCHES: list[tuple[Any, type[errors.HeadraceError], str]] = [
 WRONG_SAMPLES: list[tuple[Any, type[errors.HeadraceError], str]] = [
     (3, errors.TypeMismatch, "batch 1: a batch has to be a list of samples, got int"),
     ([], errors.InvalidArgument, "batch 1: a batch needs at least one sample"),
-    ([(IMAGES[0], 0), 7], errors.TypeMismatch, "batch 1: sample 1 has to be a tuple"),
+    ([(IMAGES[0], 0), 7], errors.TypeMismatch, r"batch 1: sample 1 has to be a tuple .* \({x}, {y}\), got"),
     (
         [(IMAGES[0], 0), (IMAGES[0],)],
         errors.InvalidArgument,
@@ -240,6 +240,19 @@ def test_errors_name_the_variable_that_was_read(exe: fluid.Executor, double_buff
     error = errors.InvalidArgument if by_samples else errors.TypeMismatch
     with pytest.raises(error, match=f"'{label.name}'"):
         exe.run(fetch_list=[label])
+
+
+def test_an_operators_error_names_the_variable_that_a_reader_was_made_from(exe: fluid.Executor) -> None:
+    label = fluid.layers.data("kind", [1], dtype="int64")
+    reader = fluid.layers.create_py_reader_by_data(4, [fluid.layers.data("photo", [2]), label])
+    photo, kind = fluid.layers.read_file(reader)
+    loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(photo, kind))
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: iter([[np.ones((2, 2), np.float32), np.full((2, 1), 9)]]))
+    reader.start()
+    with pytest.raises(errors.OutOfRange, match=r"variable 'read_file_0\.kind'"):
+        exe.run(fetch_list=[loss])
+    reader.reset()
 
 
 def test_each_variable_that_is_read_has_a_name_of_its_own() -> None:

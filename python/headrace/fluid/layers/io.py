@@ -490,10 +490,12 @@ class Preprocessor:
         return self._block
 
 
-def _read_names(count: int) -> list[str]:
-    """Names for the variables that are read from a file."""
-    name = free_name("read_file", default_main_program(), suffix=".tmp_0").removesuffix(".tmp_0")
-    return [f"{name}.tmp_{i}" for i in range(count)]
+def _read_names(count: int, users: Sequence[str] = ()) -> list[str]:
+    """Names for the variables that are read in one place; with those that the user has for them, if there are any."""
+    suffixes = users if len(users) == count else [f"tmp_{i}" for i in range(count)]
+    first = f".{suffixes[0]}"
+    name = free_name("read_file", default_main_program(), suffix=first).removesuffix(first)
+    return [f"{name}.{suffix}" for suffix in suffixes]
 
 
 def read_file(reader: Variable) -> Any:
@@ -507,7 +509,7 @@ def read_file(reader: Variable) -> Any:
     block = default_main_program().current_block()
     names = reader._source.take_read_names(len(reader.specs)) if reader._source is not None else None
     if names is None or any(block._find_var_recursive(name) is not None for name in names):
-        names = _read_names(len(reader.specs))
+        names = _read_names(len(reader.specs), reader._source.users_names if reader._source is not None else ())
     out = [
         block.create_var(name=name, shape=shape, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True)
         for name, (shape, dtype, lod_level) in zip(names, reader.specs)
