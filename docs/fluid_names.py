@@ -23,6 +23,7 @@ NAMES = {
         release_memory ParamAttr WeightNormParamAttr DataFeedDesc CPUPlace CUDAPlace CUDAPinnedPlace Scope LoDTensor
         LoDTensorArray Tensor data embedding one_hot save load gradients io initializer layers nets optimizer backward
         regularizer clip metrics profiler unique_name recordio_writer transpiler contrib dataset DatasetFactory
+        InMemoryDataset QueueDataset TrainerDesc MultiTrainer DistMultiTrainer PipelineTrainer HashName RoundRobin
         evaluator average install_check dygraph""",
     "Program": """global_block block current_block clone list_vars all_parameters num_blocks random_seed to_string
         parse_from_string""",

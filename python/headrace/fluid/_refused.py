@@ -18,6 +18,7 @@ _QUANTISED = (
 )
 _PROGRAMS = "layers are added to a program, which an Executor runs"
 _PREDICTOR = "load the model with io.load_inference_model, and run it with an Executor"
+_DRAWING = "draw a program with fluid.debugger.draw_block_graphviz"
 _HDFS = "copy files with the tools of HDFS"
 
 #: Module → name → what to do.
@@ -28,14 +29,25 @@ REFUSED: dict[str, dict[str, str]] = {
         "DatasetFactory": _FEEDING,
         "DistributeTranspiler": _ONE_MACHINE,
         "DistributeTranspilerConfig": _ONE_MACHINE,
+        **dict.fromkeys(["DistMultiTrainer", "MultiTrainer", "PipelineTrainer", "TrainerDesc"], _FEEDING),
+        "HashName": _ONE_MACHINE,
+        "InMemoryDataset": _FEEDING,
+        "QueueDataset": _FEEDING,
+        "RoundRobin": _ONE_MACHINE,
+        "communicator": _ONE_MACHINE,
+        **dict.fromkeys(["data_feed_desc", "device_worker", "trainer_desc", "trainer_factory"], _FEEDING),
         "dataset": _FEEDING,
+        "distribute_lookup_table": _ONE_MACHINE,
         "distributed": _ONE_MACHINE,
         "disable_dygraph": _PROGRAMS,
         "dygraph": _PROGRAMS,
         "dygraph_grad_clip": _PROGRAMS,
         "enable_dygraph": _PROGRAMS,
+        "graphviz": _DRAWING,
         "incubate": _ONE_MACHINE,
+        "inferencer": "use fluid.contrib.inferencer",
         "load_dygraph": "load arrays with io.load_program_state or numpy.load",
+        "net_drawer": _DRAWING,
         "save_dygraph": "save what persists in a program with fluid.save",
     },
     "transpiler": {
