@@ -84,7 +84,8 @@ class Optimizer:
         call ``backward`` for each loss first, then ``apply_gradients`` for each.
 
         Args:
-            parameter_list: the variables to train; None: all trainable parameters. A persistable variable that is no
+            parameter_list: the variables to train, of which parameters with ``trainable=False`` are left out; None: all
+                trainable parameters. A persistable variable that is no
                 parameter yet, as in a program that Fluid has stored, becomes one, with a learning rate factor of 1 and
                 neither regularizer nor clip.
             grad_clip: takes the place of the optimizer's.
@@ -126,6 +127,8 @@ class Optimizer:
             parameter_list = check_list(parameter_list, "minimize: parameter_list")
             for variable in [_trainable(program, item) for item in parameter_list]:
                 _make_parameter(program, variable)
+            frozen = [parameter.name for parameter in program.all_parameters() if not parameter.trainable]
+            no_grad_set = [*check_list([] if no_grad_set is None else no_grad_set, "no_grad_set"), *frozen]
         elif not trained_parameters(program):
             unknown = [variable.name for variable in program.list_vars() if _may_be_parameter(variable)]
             if unknown:
@@ -162,7 +165,11 @@ class Optimizer:
         self, params_grads: ParamGrads, startup_program: Program | None, grad_clip: GradientClipBase | None
     ) -> list[Operator]:
         pairs = check_pairs(params_grads, "apply_gradients: params_grads")
-        params_grads = [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
+        params_grads = [
+            (parameter, gradient)
+            for parameter, gradient in pairs
+            if gradient is not None and getattr(parameter, "trainable", True)
+        ]
         if not params_grads:
             return []
         program = params_grads[0][0].block.program

@@ -99,8 +99,8 @@ def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[
         left.append(name)
     if not left:
         raise errors.InvalidArgument(
-            f"append_backward: none of the parameters can have a gradient: each is in no_grad_set, has stop_gradient, "
-            f"or is not a tensor of a floating-point type: {', '.join(names)}"
+            f"append_backward: none of the parameters can have a gradient: each is in no_grad_set, has trainable=False "
+            f"or stop_gradient, or is not a tensor of a floating-point type: {', '.join(names)}"
         )
     return left
 

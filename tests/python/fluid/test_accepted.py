@@ -367,3 +367,11 @@ def test_a_single_variable_stands_for_a_list(exe: fluid.Executor) -> None:
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     for result in exe.run(feed={"x": value}, fetch_list=[layers.concat(x), layers.sums(x), layers.sum(x)]):
         np.testing.assert_array_equal(result, value)
+
+
+@pytest.mark.parametrize("reduce", [layers.reduce_sum, layers.reduce_mean, layers.reduce_max, layers.reduce_prod])
+def test_a_dimension_to_reduce_may_be_an_integer_of_numpy(reduce: Any) -> None:
+    x = fluid.data("x", [None, 4, 6])
+    assert reduce(x, dim=np.int64(1)).shape == (-1, 6)
+    with pytest.raises(errors.TypeMismatch, match="dim has to consist of integers, got True"):
+        reduce(x, dim=True)

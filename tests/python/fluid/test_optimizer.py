@@ -180,6 +180,20 @@ def test_a_parameter_that_is_not_trainable_stays() -> None:
     assert [parameter.name for parameter, _ in pairs] == ["fc_0.w_0", "fc_0.b_0"]
 
 
+def test_a_list_of_all_parameters_does_not_train_frozen_ones() -> None:
+    loss = fed_regression()[2]
+    frozen = fluid.layers.create_parameter([1], "float32", attr=fluid.ParamAttr(name="frozen", trainable=False))
+    total = fluid.layers.mean(loss * frozen)
+    names = [parameter.name for parameter in fluid.default_main_program().all_parameters()]
+    assert "frozen" in names
+    _, pairs = fluid.optimizer.SGD(RATE).minimize(total, parameter_list=names)
+    assert [parameter.name for parameter, _ in pairs] == ["fc_0.w_0", "fc_0.b_0"]
+    given = fluid.backward.append_backward(total, parameter_list=["frozen"])
+    assert fluid.optimizer.SGD(RATE).apply_gradients(given) == []
+    with pytest.raises(errors.InvalidArgument, match=r"has trainable=False or stop_gradient.*: frozen"):
+        fluid.optimizer.SGD(RATE).minimize(total, parameter_list=[frozen])
+
+
 def test_weight_decay_from_the_optimizer_or_the_parameter() -> None:
     decay = fluid.regularizer.L2Decay(0.5)
     with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):

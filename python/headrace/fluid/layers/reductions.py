@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import append_layer, check_shape
 
@@ -21,7 +23,8 @@ __all__ = [
 def _reduce(
     op_type: str, input: Variable, dim: int | Sequence[int] | None, keep_dim: bool, name: str | None
 ) -> Variable:
-    dims = [0] if dim is None else [dim] if isinstance(dim, int) else check_shape(dim, "dim", op_type)
+    given = [0] if dim is None else [dim] if isinstance(dim, (int, np.integer)) else dim
+    dims = check_shape(given, "dim", op_type)
     return append_layer(op_type, {"X": input}, {"dim": dims, "keep_dim": keep_dim, "reduce_all": dim is None}, name)
 
 
