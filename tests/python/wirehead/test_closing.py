@@ -28,7 +28,7 @@ from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets import finalizer_thread
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._stores.store import FAREWELL
-from headrace.wirehead.errors import StoreUnreachableError
+from headrace.wirehead.errors import StoreError, StoreUnreachableError
 from headrace.wirehead.generator import ending_on_signals
 
 
@@ -252,6 +252,74 @@ def test_closing_waits_for_no_server(
         process.kill()
         process.communicate()
         own_server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_closing_a_dataset_waits_for_no_thread_that_waits_for_the_server(
+    number: signal.Signals, own_server: Server
+) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 1, "TIMEOUT": 100}
+    WireheadGenerator(iter([(1, 2)] * 2), config).run()
+    with MongoTupleheadDataset(config) as dataset:
+        assert len(dataset[0]) == 2
+        assert own_server._process is not None
+        own_server._process.send_signal(number)
+
+        def read() -> None:
+            with pytest.raises(StoreUnreachableError):
+                dataset[0]
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while dataset._lock.acquire(blocking=False):  # it asks for the current generation, with the lock
+            dataset._lock.release()
+            time.sleep(0.01)
+        time.sleep(0.5)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 50  # one second, on an idle machine
+    own_server.stop()
+    thread.join(100)
+    assert not thread.is_alive()
+
+
+def test_closing_a_dataset_ends_waiting_for_new_data(filled: dict[str, Any]) -> None:
+    with MongoTupleheadDataset(filled, to="numpy", wait_for_new=True) as dataset:
+        *first, next_one = dataset.sampler(infinite=True).order(0, 0, 6)
+        assert [len(dataset[index]) for index in first] == [2] * 5
+
+        def read() -> None:
+            with pytest.raises(StoreError, match="was closed"):
+                dataset[next_one]
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while dataset._lock.acquire(blocking=False):
+            dataset._lock.release()
+            time.sleep(0.01)
+        dataset.close()
+        thread.join(100)
+        assert not thread.is_alive()
+        assert len(dataset[0]) == 2
+    assert readers(filled) == 0
+
+
+def test_threads_open_a_closed_dataset_once(filled: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_slowly(*args: Any, **keywords: Any) -> Cache:
+        time.sleep(0.1)
+        opened.append(Cache(*args, **keywords))
+        return opened[-1]
+
+    with MongoTupleheadDataset(filled) as dataset:
+        dataset.close()
+        monkeypatch.setattr("headrace.wirehead._datasets.cache_dataset.Cache", open_slowly)
+        threads = [threading.Thread(target=dataset.__getitem__, args=(id,)) for id in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -70,20 +70,23 @@ def test_every_array_has_a_name_of_its_own(tmp_path: Path, kinds: list[str], nam
         assert [int(array) for array in sample.values()] == list(range(len(kinds)))
 
 
-def test_a_child_forked_while_a_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_child_forked_while_a_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
     keys = {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 2}
     make(keys, (1, 2), (3, 4))
     with MongoTupleheadDataset(keys, to="numpy") as dataset:
+        if not is_open:
+            dataset.close()
         reading, forked = threading.Event(), threading.Event()
-        of_ids = dataset._of_ids
+        open_it = dataset._open
 
-        def wait(ids: Any) -> int:
+        def wait() -> tuple[Any, Any]:
             if threading.current_thread() is not threading.main_thread():
                 reading.set()
                 forked.wait(120)
-            return of_ids(ids)
+            return open_it()
 
-        monkeypatch.setattr(dataset, "_of_ids", wait)
+        monkeypatch.setattr(dataset, "_open", wait)
         thread = threading.Thread(target=dataset.__getitem__, args=(0,))
         thread.start()
         assert reading.wait(60)  # and holds the dataset's lock
@@ -249,7 +252,7 @@ def test_the_descriptions_of_a_small_generation_are_one_request(tmp_path: Path) 
         *(("timeout", value, "timeout must be a number of seconds") for value in ("x", None, -1, float("nan"))),
         *(
             ("sample", value, r"sample must be a list of different names of SAMPLE \['data', 'label'\]")
-            for value in ("data", ["mask"], [], ["data", "data"])
+            for value in ("data", ["mask"], [], ["data", "data"], 3)
         ),
         ("transform", 3, "transform must be a function of an array, or None, got 3"),
         ("normalize", "unit", "normalize must be a function of an array, or None, got 'unit'"),

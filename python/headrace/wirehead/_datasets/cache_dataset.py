@@ -88,7 +88,10 @@ class CacheDataset:
         keeptrying: bool = True,
     ) -> None:
         self.config = Config.load(config_path)
-        self.sample = self.config.sample if sample is None else tuple(sample)
+        try:
+            self.sample = self.config.sample if sample is None else tuple(sample)
+        except TypeError:
+            self.sample = ()
         unknown = [name for name in self.sample if name not in self.config.sample]
         if unknown or not self.sample or isinstance(sample, str) or len(set(self.sample)) < len(self.sample):
             kinds = list(self.config.sample)
@@ -136,13 +139,22 @@ class CacheDataset:
         self.close()
 
     def close(self) -> None:
-        """Releases the generation and closes the connection. Reading opens them again."""
-        with self._locked():
-            if self._cache is not None and self._reader is not None and self._pid == os.getpid():
-                if self._finalizer is not None:
-                    self._finalizer.detach()
-                _close(self._cache, self._reader, self._pid)
-            self._begin()
+        """Releases the generation and closes the connection. Reading opens them again. Threads that wait for data, or
+        for a server that is gone, get a StoreError; this waits less than a second for them.
+        """
+        self._leave_parent()
+        cache, reader, finalizer, lock = self._cache, self._reader, self._finalizer, self._lock
+        if cache is None or reader is None or finalizer is None:
+            return
+        cache.begin_close()
+        has_lock = lock.acquire(timeout=max(0.0, cache.store.ends - time.monotonic()))
+        try:
+            if finalizer.detach() is not None:  # no other thread closes it
+                self._begin()
+                _close(cache, reader, os.getpid())
+        finally:
+            if has_lock:
+                lock.release()
 
     def sampler(
         self,
@@ -174,8 +186,10 @@ class CacheDataset:
         """Structure, shapes and dtypes of a sample, for loaders that let the dataset fill its row of a batch."""
         if self.transform is not None or self.normalize is not None or self._wants_tensors():
             raise AttributeError("the result of transform or normalize is known only when it is called")
+        with waiting_for_others(), self._locked():
+            cache, _ = self._open()
         # With a lease of its own, which ends here: a process that only asks this must not keep a generation.
-        with waiting_for_others(), contextlib.closing(Reader(self._open()[0], self.sample)) as reader:
+        with waiting_for_others(), contextlib.closing(Reader(cache, self.sample)) as reader:
             generation = reader.pin_current(self.timeout)
             for id in range(self.config.swap_cap):
                 try:
@@ -195,29 +209,36 @@ class CacheDataset:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Under the lock; in a forked child under a new one, since a thread of the parent may hold the other."""
-        if self._pid not in (0, os.getpid()):
+        self._leave_parent()
+        while True:
+            lock = self._lock
+            with lock:
+                if lock is self._lock:  # else the dataset was closed meanwhile
+                    yield
+                    return
+
+    def _leave_parent(self) -> None:
+        """In a forked child, nothing is open, and the lock is a new one: a thread of the parent may hold the other."""
+        if self._pid != os.getpid():
             with _fork_lock:
-                if self._pid not in (0, os.getpid()):
+                if self._pid != os.getpid():
                     self._begin()
-        with self._lock:
-            yield
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._cache: Cache | None = None
         self._reader: Reader | None = None
         self._finalizer: weakref.finalize[..., CacheDataset] | None = None
-        self._pid = 0
         self._generation = 0  # that was read last, by any thread
         self._of_pass = 0  # the generation that is read without a sampler; changes under the lock
         self._read_ids: set[int] = set()  # of it
         self._rounds: dict[int, int] = {}  # generation by number of the round: those under way
         self._newest_round = (-1, 0)  # its number, and the generation, of those that this copy has read
+        self._pid = os.getpid()  # whose all above are; last, for other threads
 
     def _open(self) -> tuple[Cache, Reader]:
-        if self._pid != os.getpid():
-            self._begin()
+        """Under the lock."""
+        if self._cache is None:
             cache = Cache(self.config, create=False)
             reader = Reader(cache, self.sample)
             try:
@@ -225,7 +246,7 @@ class CacheDataset:
             except BaseException:
                 cache.close()
                 raise
-            self._cache, self._reader, self._pid = cache, reader, os.getpid()
+            self._cache, self._reader = cache, reader
             self._finalizer = weakref.finalize(self, close_later, _close, cache, reader, os.getpid())
             _opened.add(self)
             start_closing(_close_opened)

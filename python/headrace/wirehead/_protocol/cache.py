@@ -85,6 +85,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import re
 import time
 import uuid
@@ -325,10 +326,13 @@ class Cache:
     def check_is_awaited(self) -> None:
         """
         Raises:
-            StoreError: the loader that this thread reads for has ended, and nobody waits for data any more.
+            StoreError: the loader that this thread reads for has ended, or the cache is being closed: nobody waits for
+                data any more.
         """
         if is_over():
             raise StoreError(f"the loader that waited for data of {self.config.cache} has ended")
+        if math.isfinite(self.store.ends):
+            raise StoreError(f"{self.config.cache} was closed while a thread waited for data")
 
     def _first_fill(self) -> str:
         return f"the first generation of {self.config.cache} has {self.fill(1)} of {self.config.swap_cap} samples"
