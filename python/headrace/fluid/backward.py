@@ -37,8 +37,8 @@ def append_backward(
         checkpoints: Fluid's; None.
 
     Returns:
-        (parameter, its gradient) for each parameter that the loss depends on. The gradient of any other variable that
-        one passes has its name, with "@GRAD" after it.
+        (parameter, its gradient) for each parameter that the loss depends on, in the order of ``parameter_list``. The
+        gradient of any other variable that one passes has its name, with "@GRAD" after it.
 
     Raises:
         InvalidArgument: the loss is not a single element, a parameter is overwritten after it has been used, or
@@ -70,12 +70,11 @@ def append_backward(
     else:
         names = _with_gradient(program, no_grad, parameter_list)
     with program._role_guard(OpRole.BACKWARD):
-        pairs = core.append_backward(program.desc, loss.name, names + others, no_grad)
+        gradient_of = dict(core.append_backward(program.desc, loss.name, names + others, no_grad))
         program._sync_with_desc()
         append_error_clip_ops(program, clips, blocks, ops)
     root = program.global_block()
-    wanted = set(names)
-    return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]
+    return [(root.var(name), root.var(gradient_of[name])) for name in dict.fromkeys(names) if name in gradient_of]
 
 
 def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str]) -> list[str]:

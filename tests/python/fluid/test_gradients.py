@@ -142,6 +142,16 @@ def test_a_backward_pass_goes_on_to_what_is_fed(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(by_weight, (X * Y).sum(0), rtol=1e-5)
 
 
+def test_a_backward_pass_returns_pairs_in_the_order_of_its_parameters() -> None:
+    a, b, c = (layers.create_parameter([2], "float32", name) for name in "abc")
+    pairs = fluid.backward.append_backward(layers.mean(a * b + c), [c, "a", b, "c"])
+    assert [(variable.name, gradient.name) for variable, gradient in pairs] == [
+        ("c", "c@GRAD"),
+        ("a", "a@GRAD"),
+        ("b", "b@GRAD"),
+    ]
+
+
 def test_no_grad_set_keeps_a_backward_pass_from_what_is_fed(exe: fluid.Executor) -> None:
     x = fed("x")
     fed("y")
