@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from typing import Any
 
 import numpy as np
@@ -278,11 +278,9 @@ class op_proto_and_checker_maker:
 
 def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int) -> None:
     """Puts ``tensor`` where the operators ``feed`` whose list is ``var_name`` find column ``index``."""
-    variable = scope.var(var_name)
-    tensors = variable.get_lod_tensor_array()
-    tensors += [LoDTensor() for _ in range(len(tensors), index + 1)]
+    tensors = scope.var(var_name).get_lod_tensor_array()
+    tensors.extend(LoDTensor() for _ in range(len(tensors), index + 1))
     tensors[index] = tensor
-    variable.set_lod_tensor_array(tensors)
 
 
 def get_fetch_variable(scope: Scope, var_name: str, index: int) -> LoDTensor:
@@ -353,6 +351,46 @@ class LoDTensorArray(list[LoDTensor]):
         """Adds a tensor at the end. TypeMismatch for anything else: an array becomes a tensor by
         ``LoDTensor.from_numpy``.
         """
-        if not isinstance(tensor, LoDTensor):
-            raise errors.TypeMismatch(f"a LoDTensorArray holds LoDTensors, got {type(tensor).__name__}")
-        super().append(tensor)
+        super().append(_check_tensor(tensor))
+
+
+def _check_tensor(tensor: LoDTensor) -> LoDTensor:
+    if not isinstance(tensor, LoDTensor):
+        raise errors.TypeMismatch(f"a LoDTensorArray holds LoDTensors, got {type(tensor).__name__}")
+    return tensor
+
+
+class _HeldTensorArray(MutableSequence[LoDTensor]):
+    """The array that a variable of a scope holds, which changes with this one."""
+
+    def __init__(self, variable: ScopeVariable) -> None:
+        self._variable = variable
+        _tensors_of(variable)
+
+    def __len__(self) -> int:
+        return len(_tensors_of(self._variable))
+
+    def __getitem__(self, index: Any) -> Any:
+        return _tensors_of(self._variable)[index]
+
+    def __setitem__(self, index: Any, tensor: Any) -> None:
+        tensors = _tensors_of(self._variable)
+        tensors[index] = _check_tensor(tensor)
+        self._variable.set_lod_tensor_array(tensors)
+
+    def __delitem__(self, index: Any) -> None:
+        tensors = _tensors_of(self._variable)
+        del tensors[index]
+        self._variable.set_lod_tensor_array(tensors)
+
+    def insert(self, index: int, tensor: LoDTensor) -> None:
+        tensors = _tensors_of(self._variable)
+        tensors.insert(index, _check_tensor(tensor))
+        self._variable.set_lod_tensor_array(tensors)
+
+    def __repr__(self) -> str:
+        return repr(_tensors_of(self._variable))
+
+
+_tensors_of = ScopeVariable.get_lod_tensor_array
+ScopeVariable.get_lod_tensor_array = lambda self: _HeldTensorArray(self)  # type: ignore[method-assign, assignment, return-value]

@@ -273,6 +273,22 @@ def test_a_variable_may_hold_a_number() -> None:
         variable.get_tensor()
 
 
+def test_an_array_of_a_variable_changes_with_what_is_put_into_it() -> None:
+    scope = fluid.Scope()
+    array = scope.var("array").get_lod_tensor_array()
+    assert list(array) == []
+    for value in (1, 2, 3):
+        array.append(fluid.LoDTensor.from_numpy(np.array([value])))
+    array[1] = fluid.LoDTensor.from_numpy(np.array([4]))
+    del array[0]
+
+    held = scope.find_var("array").get_lod_tensor_array()  # type: ignore[union-attr]
+    assert [np.array(tensor).tolist() for tensor in held] == [[4], [3]]
+    with pytest.raises(errors.TypeMismatch, match="LoDTensors, got int"):
+        array.append(1)  # type: ignore[arg-type]
+    assert len(array) == 2
+
+
 def test_a_stack_of_scopes() -> None:
     outer = fluid.default_scope_funcs.get_cur_scope()
     fluid.default_scope_funcs.var("outer").set_int(1)
