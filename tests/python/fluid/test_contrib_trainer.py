@@ -184,7 +184,13 @@ def test_wrong_use_is_refused() -> None:
 
 
 def test_mixed_precision_is_imported_and_refused() -> None:
-    for use in (mixed_precision.decorate, mixed_precision.decorator.AutoMixedPrecisionLists):
+    utils = mixed_precision.fp16_utils
+    for use in (
+        mixed_precision.decorate,
+        mixed_precision.decorator.AutoMixedPrecisionLists,
+        utils.create_master_params_grads,
+        utils.master_param_to_train_param,
+    ):
         with pytest.raises(errors.Unimplemented, match="use the optimizer as it is"):
             use(fluid.optimizer.SGD(0.1))
 
