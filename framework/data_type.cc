@@ -75,6 +75,8 @@ bool MayBeGivenAs(DataType declared, DataType given) {
     case DataType::kUInt32:
     case DataType::kUInt64:
       return declared != DataType::kBool;
+    case DataType::kFloat32:
+      return declared == DataType::kFloat64;
     default:
       return false;
   }

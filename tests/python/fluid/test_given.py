@@ -100,9 +100,16 @@ def test_integers_are_taken_as_they_are(given: Given, declared: str, dtype: Any)
 
 
 @every_way
-@pytest.mark.parametrize(
-    ("declared", "dtype"), [("float32", np.float64), ("float64", np.float32), ("int64", np.float32), ("bool", np.int32)]
-)
+def test_float_may_mean_float32(given: Given) -> None:
+    """NumPy's "float" is float64. The first programs of BERT and ERNIE declare their masks so, which are float32."""
+    mask, run = given([-1, 3], "float")
+    scores = layers.fill_constant([2, 3], "float32", 1.0)
+    out = np.asarray(run(np.full((2, 3), 0.5, np.float32), layers.elementwise_add(scores, mask)))
+    assert (out.dtype, out.tolist()) == (np.float32, [[1.5] * 3] * 2)
+
+
+@every_way
+@pytest.mark.parametrize(("declared", "dtype"), [("float32", np.float64), ("int64", np.float32), ("bool", np.int32)])
 def test_other_types_are_a_mistake(given: Given, declared: str, dtype: Any) -> None:
     x, run = given([-1, 1], declared)
     with pytest.raises(errors.TypeMismatch, match=rf"'.*'.*{declared}.*{np.dtype(dtype).name}"):
