@@ -51,7 +51,8 @@ class SetValue {
   void operator()(int32_t v) const { Typed(proto::INT).set_i(v); }
   void operator()(int64_t v) const { Typed(proto::LONG).set_l(v); }
   void operator()(float v) const { Typed(proto::FLOAT).set_f(v); }
-  // As a float, since Fluid and Paddle take no other number there. They pass over `d`, which has what a float rounds off.
+  // As a float, since Fluid and Paddle take no other number there. They pass over `d`, which has what a float rounds
+  // off.
   void operator()(double v) const {
     if (std::isfinite(v) && std::abs(v) > double{std::numeric_limits<float>::max()}) {
       Typed(proto::DOUBLE).set_d(v);
