@@ -104,7 +104,7 @@ def test_float_may_mean_float32(given: Given) -> None:
     """NumPy's "float" is float64. The first programs of BERT and ERNIE declare their masks so, which are float32."""
     mask, run = given([-1, 3], "float")
     scores = layers.fill_constant([2, 3], "float32", 1.0)
-    out = np.asarray(run(np.full((2, 3), 0.5, np.float32), layers.elementwise_add(scores, mask)))
+    out = np.asarray(run(np.full((2, 3), 0.5, np.float32), scores + mask))
     assert (out.dtype, out.tolist()) == (np.float32, [[1.5] * 3] * 2)
 
 
