@@ -29,6 +29,7 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource, at_least
+from headrace.wirehead.errors import StoreError
 from headrace.wirehead.generator import WireheadGenerator as _Generator
 from headrace.wirehead.generator import keeping, refuse_while_importing
 from headrace.wirehead.manager import WireheadManager
@@ -165,6 +166,7 @@ class WireheadGenerator(_Generator):
         super().__init__(generator, config_path, n_samples)
         self._cache: Cache | None = None
         self._writer: Writer | None = None
+        self._filled = 0  # the generation whose last id the last sample took
         self._open = contextlib.ExitStack()
 
     def __getattr__(self, name: str) -> Any:
@@ -188,6 +190,7 @@ class WireheadGenerator(_Generator):
             refuse_while_importing("a generator")
             cache = self._cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
             manager = self._open.enter_context(contextlib.closing(GenerationManager(cache)))
+            self._open.callback(self._swap_last, cache, manager)
             self._open.enter_context(keeping(manager, self._stop))
             self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
             start_closing()
@@ -197,8 +200,10 @@ class WireheadGenerator(_Generator):
             self.close()  # raises what has ended the thread
             raise errors.FailedPrecondition("this generator was stopped, and stores no more samples")
         self.stored += 1
+        generation, id = stored
+        self._filled = generation if id + 1 == self.config.swap_cap else 0
         if verbose:
-            self._report(*stored)
+            self._report(generation, id)
 
     def _report(self, generation: int, index: int) -> None:
         print(f"Pushing index: {index}, with cap: {self.config.swap_cap}", flush=True)
@@ -227,6 +232,13 @@ class WireheadGenerator(_Generator):
             self._cache.begin_close()
         self._cache = self._writer = None
         self._open.close()
+
+    def _swap_last(self, cache: Cache, manager: GenerationManager) -> None:
+        """Swaps a generation that was filled just before the end, if the server answers and no reader is slow."""
+        with contextlib.suppress(StoreError):
+            while time.monotonic() < cache.store.ends and cache.current() < self._filled:
+                if manager.step() is None:
+                    time.sleep(0.01)
 
     def _close_at_exit(self) -> None:
         close_at_exit(self._end)  # the server may be gone

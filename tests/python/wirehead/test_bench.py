@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from headrace.wirehead import Config
+from headrace.wirehead._benchmarks import bench
 from headrace.wirehead._benchmarks.bench import _transfer_once, noise, scan
+from headrace.wirehead._benchmarks.storm import StormResult
 from headrace.wirehead._command_line.commands import main
 
 
@@ -64,6 +66,15 @@ def test_a_part_of_the_benchmark(server_uri: str, capsys: pytest.CaptureFixture[
     assert len(re.findall(r"all puts: median [\d.]+, p99 [\d.]+, worst [\d.]+ ms", output)) == 4
     with contextlib.closing(pymongo.MongoClient[Any](server_uri)) as client:
         assert [name for name in client.list_database_names() if name.startswith("headrace_bench")] == []
+
+
+@pytest.mark.parametrize("problems", [[], ["sample 3 of generation 2 was lost"]])
+def test_the_exit_code_says_whether_the_storm_found_problems(
+    problems: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "storm", lambda *args, **keywords: StormResult(problems=problems))
+    assert main(["bench", "--quick", "--only", "storm"]) == len(problems)
+    assert all(problem in capsys.readouterr().out for problem in problems)
 
 
 def test_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import operator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +103,19 @@ def test_cycle_stores_one_sample_and_the_cache_is_managed_meanwhile(
         while dataset.generation < 2:
             assert len(dataset[[0, 1]]) == 2
     generator.close()
+    generator.close()
+
+
+@pytest.mark.parametrize("end", [WireheadGenerator.close, WireheadGenerator._close_at_exit])
+def test_a_script_that_ends_when_a_generation_is_full_leaves_it_to_readers(
+    config: dict[str, Any], end: Callable[[WireheadGenerator], None]
+) -> None:
+    generator = WireheadGenerator(samples(4), config)
+    for _ in range(4):
+        generator.cycle()
+    end(generator)
+    with MongoTupleheadDataset({**config, "TIMEOUT": 1}, timeout=1) as dataset:
+        assert len(dataset[[0, 1, 2, 3]]) == 4
     generator.close()
 
 

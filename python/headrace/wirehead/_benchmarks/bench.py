@@ -35,12 +35,12 @@ Sample = tuple[Any, Any]
 
 
 def run_bench(uri: str | None, only: Sequence[str] | None, quick: bool) -> int:
-    """Runs the parts that are named, or all; returns the exit code.
+    """Runs the parts that are named, or all; returns the exit code, which is 1 if the storm finds problems.
 
     Args:
         uri: of a server. None: a local store, in a temporary folder.
     """
-    parts: dict[str, Callable[[dict[str, Any], bool], None]] = {
+    parts: dict[str, Callable[[dict[str, Any], bool], int | None]] = {
         "transfer": transfer,
         "latency": latency,
         "scaling": scaling,
@@ -50,12 +50,13 @@ def run_bench(uri: str | None, only: Sequence[str] | None, quick: bool) -> int:
     unknown = [name for name in only or () if name not in parts]
     if unknown:
         raise ConfigError(f"unknown part {unknown[0]}; the parts are {', '.join(parts)}")
+    problems = 0
     for name, part in parts.items():
         if only is None or name in only:
             print(f"\n{name}: {(part.__doc__ or '').partition(chr(10))[0]}", flush=True)
             with _location(uri) as location:
-                part(location, quick)
-    return 0
+                problems += part(location, quick) or 0
+    return 1 if problems else 0
 
 
 @contextlib.contextmanager
@@ -297,9 +298,10 @@ def _ms(seconds: Iterable[float]) -> str:
     return ", ".join(f"{1e3 * value:.1f}" for value in seconds) + " ms"
 
 
-def storm_report(location: dict[str, Any], quick: bool) -> None:
+def storm_report(location: dict[str, Any], quick: bool) -> int:
     """8 writers, 4 readers and 2 managers while everything goes wrong (to reach: 0 problems, at most 3 generations)."""
     result = storm(location, 1000 if quick else 10_000, disturbances=5 if quick else 50)
     print(f"  {result}")
     for problem in result.problems[:10]:
         print(f"    {problem}")
+    return len(result.problems)
