@@ -165,11 +165,6 @@ def test_paddle_knows_the_roles_of_our_operators(tmp_path: Path) -> None:
     assert run_paddle(_CLONE, str(path)) == str([op.type for op in ops])
 
 
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    run_paddle(_WRITE, str(FOLDER))
-
-
 @needs_paddle
 def test_paddle_runs_a_model_that_is_saved_here(exe: fluid.Executor, tmp_path: Path) -> None:
     x = fluid.data("x", [None, 3])
@@ -181,3 +176,8 @@ def test_paddle_runs_a_model_that_is_saved_here(exe: fluid.Executor, tmp_path: P
     run_paddle(_INFER, str(tmp_path), str(tmp_path / "rows.npy"), str(tmp_path / "y.npy"))
     (here,) = exe.run(feed={"x": rows}, fetch_list=[y])
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), here, rtol=1e-5)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    run_paddle(_WRITE, str(FOLDER))
