@@ -49,6 +49,8 @@ def test_the_published_algorithm_reads_what_it_has_written(published: Any) -> No
 def test_transfer_compares_with_the_published_algorithm(location: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     samples = [scan(16, "uint8", rng) for _ in range(3)]
+    with pytest.raises(ValueError, match="cannot be stored"):
+        _transfer_once(location, [(1, 2, 3)])  # and leaves nothing behind
     ours, theirs = _transfer_once(location, samples)
     assert min(ours) > 0
     assert (theirs is None) == Config.load({**location, "SWAP_CAP": 3}).is_local

@@ -135,8 +135,13 @@ def _transfer_once(
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """(written/s, read/s) of ours and of the published algorithm, which take turns sample by sample."""
     config = Config.load({**keys, "SWAP_CAP": len(samples)})
-    with contextlib.closing(Cache(config)) as cache:
+    with contextlib.ExitStack() as stack:
+        cache = stack.enter_context(contextlib.closing(Cache(config)))
+        stack.callback(cache.store.clean)
         published = None if config.mongohost is None else Published(config.mongohost, config.dbname)
+        if published is not None:
+            stack.enter_context(contextlib.closing(published.client))
+            stack.callback(published.client.drop_database, config.dbname)
         writer, manager = Writer(cache), GenerationManager(cache)
         put, get, their_put, their_get = 0.0, 0.0, 0.0, 0.0
         for sample in samples:
@@ -153,10 +158,6 @@ def _transfer_once(
             assert (arrays["data"][1] == sample[0]).all()
             their_get += _timed(published.get, id)[0] if published else 0
         reader.close()
-        cache.store.clean()
-        if published is not None:
-            published.client.drop_database(config.dbname)
-            published.client.close()
     count = len(samples)
     return (count / put, count / get), (count / their_put, count / their_get) if published else None
 
