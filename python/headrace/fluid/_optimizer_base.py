@@ -85,9 +85,8 @@ class Optimizer:
 
         Args:
             parameter_list: the variables to train, of which parameters with ``trainable=False`` are left out; None: all
-                trainable parameters. A persistable variable that is no
-                parameter yet, as in a program that Fluid has stored, becomes one, with a learning rate factor of 1 and
-                neither regularizer nor clip.
+                trainable parameters. A persistable variable that is no parameter yet, as in a program that Fluid has
+                stored, becomes one, with a learning rate factor of 1 and neither regularizer nor clip.
             grad_clip: takes the place of the optimizer's.
 
         Returns:
