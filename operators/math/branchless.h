@@ -24,6 +24,13 @@ inline float MultiplyAdd(float a, float b, float c) {
 #endif
 }
 
+// A polynomial of x by its coefficients, that of the highest power first.
+inline float Polynomial(float /*x*/, float constant) { return constant; }
+template <typename... Coefficients>
+float Polynomial(float x, float highest, float next, Coefficients... others) {
+  return Polynomial(x, MultiplyAdd(highest, x, next), others...);
+}
+
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // The logarithms of the smallest normal number and of the largest.
 inline constexpr float kLogSmallest = -0x1.5d589ep6F;
@@ -61,13 +68,8 @@ struct ExpParts {
     const float shifted = MultiplyAdd(x, 0x1.715476p0F, kRounding);
     const float count = shifted - kRounding;
     rest = MultiplyAdd(count, 2.12194440e-4F, MultiplyAdd(count, -0.693359375F, x));
-    float p = 1.9875691500e-4F;
-    p = MultiplyAdd(p, rest, 1.3981999507e-3F);
-    p = MultiplyAdd(p, rest, 8.3334519073e-3F);
-    p = MultiplyAdd(p, rest, 4.1665795894e-2F);
-    p = MultiplyAdd(p, rest, 1.6666665459e-1F);
-    p = MultiplyAdd(p, rest, 5.0000001201e-1F);
-    slope = MultiplyAdd(p, rest, 1.0F);
+    slope = Polynomial(rest, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F, 4.1665795894e-2F, 1.6666665459e-1F,
+                       5.0000001201e-1F, 1.0F);
     exponent = static_cast<uint32_t>(BitsOf(shifted)) << 23;
   }
 
@@ -109,18 +111,11 @@ inline float Log(float x) {
   const auto count = static_cast<float>(is_subnormal ? steps - 23 : steps);
   const float rest = std::bit_cast<float>(bits - (static_cast<uint32_t>(steps) << 23)) - 1.0F;
   const float square = rest * rest;
-  float p = 7.0376836292e-2F;
-  p = MultiplyAdd(p, rest, -1.1514610310e-1F);
-  p = MultiplyAdd(p, rest, 1.1676998740e-1F);
-  p = MultiplyAdd(p, rest, -1.2420140846e-1F);
-  p = MultiplyAdd(p, rest, 1.4249322787e-1F);
-  p = MultiplyAdd(p, rest, -1.6668057665e-1F);
-  p = MultiplyAdd(p, rest, 2.0000714765e-1F);
-  p = MultiplyAdd(p, rest, -2.4999993993e-1F);
-  p = MultiplyAdd(p, rest, 3.3333331174e-1F);
-  p = MultiplyAdd(count, -2.12194440e-4F, rest * square * p);
-  p = MultiplyAdd(square, -0.5F, p);
-  const float log = MultiplyAdd(count, 0.693359375F, rest + p);
+  const float p =
+      Polynomial(rest, 7.0376836292e-2F, -1.1514610310e-1F, 1.1676998740e-1F, -1.2420140846e-1F, 1.4249322787e-1F,
+                 -1.6668057665e-1F, 2.0000714765e-1F, -2.4999993993e-1F, 3.3333331174e-1F);
+  const float small = MultiplyAdd(square, -0.5F, MultiplyAdd(count, -2.12194440e-4F, rest * square * p));
+  const float log = MultiplyAdd(count, 0.693359375F, rest + small);
   const float of_limit = x == 0 ? -kInfinity : x < 0 ? std::numeric_limits<float>::quiet_NaN() : x;
   return x > 0 && x < kInfinity ? log : of_limit;
 }
@@ -133,14 +128,8 @@ inline float Sigmoid(float x) {
 
 // log(1 + x) for 0 <= x <= 1.
 inline float Log1pWithin(float x) {
-  float p = 0x1.5f9526p-8F;
-  p = MultiplyAdd(p, x, -0x1.ec976cp-6F);
-  p = MultiplyAdd(p, x, 0x1.446b50p-4F);
-  p = MultiplyAdd(p, x, -0x1.19ad42p-3F);
-  p = MultiplyAdd(p, x, 0x1.884430p-3F);
-  p = MultiplyAdd(p, x, -0x1.fd1318p-3F);
-  p = MultiplyAdd(p, x, 0x1.5535d8p-2F);
-  p = MultiplyAdd(p, x, -0x1.ffff14p-2F);
+  const float p = Polynomial(x, 0x1.5f9526p-8F, -0x1.ec976cp-6F, 0x1.446b50p-4F, -0x1.19ad42p-3F, 0x1.884430p-3F,
+                             -0x1.fd1318p-3F, 0x1.5535d8p-2F, -0x1.ffff14p-2F);
   return MultiplyAdd(x * x, p, x);
 }
 
@@ -151,42 +140,30 @@ inline float Softplus(float x) {
   return (x < 0 ? 0 : x) + log;
 }
 
+// At most 1, with the sign of x; `magnitude` is not negative. NaN if x is.
+inline float SignedUpToOne(float x, float magnitude) {
+  const int32_t bits = BitsOf(magnitude);
+  return NaNFrom(x, std::bit_cast<float>((bits < BitsOf(1.0F) ? bits : BitsOf(1.0F)) | SignOf(x)));
+}
+
 // The error function: a quotient of polynomials of x². At 4, from where on the result is 1, theirs is at least 1.
 inline float Erf(float x) {
   const float magnitude = std::bit_cast<float>(ClampedMagnitude(x, 4));
   const float square = magnitude * magnitude;
-  float p = 0x1.0aa7ccp-19F;
-  p = MultiplyAdd(p, square, 0x1.2a63dep-12F);
-  p = MultiplyAdd(p, square, 0x1.fd0362p-9F);
-  p = MultiplyAdd(p, square, 0x1.b30332p-5F);
-  p = MultiplyAdd(p, square, 0x1.8c62dcp-3F);
-  p = MultiplyAdd(p, square, 0x1.20dd76p+0F);
-  float q = 0x1.39e662p-15F;
-  q = MultiplyAdd(q, square, 0x1.36cc0cp-10F);
-  q = MultiplyAdd(q, square, 0x1.f251aep-7F);
-  q = MultiplyAdd(q, square, 0x1.d87a82p-4F);
-  q = MultiplyAdd(q, square, 0x1.027cfep-1F);
-  q = MultiplyAdd(q, square, 1.0F);
-  const int32_t erf = BitsOf(magnitude * p / q);
-  return NaNFrom(x, std::bit_cast<float>((erf < BitsOf(1.0F) ? erf : BitsOf(1.0F)) | SignOf(x)));
+  const float p = Polynomial(square, 0x1.0aa7ccp-19F, 0x1.2a63dep-12F, 0x1.fd0362p-9F, 0x1.b30332p-5F, 0x1.8c62dcp-3F,
+                             0x1.20dd76p+0F);
+  const float q =
+      Polynomial(square, 0x1.39e662p-15F, 0x1.36cc0cp-10F, 0x1.f251aep-7F, 0x1.d87a82p-4F, 0x1.027cfep-1F, 1.0F);
+  return SignedUpToOne(x, magnitude * p / q);
 }
 
 // The hyperbolic tangent, likewise; the result is 1 from 9.02 on, and the quotient at 9.25 at least 1.
 inline float Tanh(float x) {
   const float magnitude = std::bit_cast<float>(ClampedMagnitude(x, 9.25F));
   const float square = magnitude * magnitude;
-  float p = 0x1.c9aae8p-27F;
-  p = MultiplyAdd(p, square, 0x1.595842p-16F);
-  p = MultiplyAdd(p, square, 0x1.c9f9dap-9F);
-  p = MultiplyAdd(p, square, 0x1.120476p-3F);
-  p = MultiplyAdd(p, square, 1.0F);
-  float q = 0x1.a0bd48p-21F;
-  q = MultiplyAdd(q, square, 0x1.5843bep-12F);
-  q = MultiplyAdd(q, square, 0x1.a7dfe2p-6F);
-  q = MultiplyAdd(q, square, 0x1.de5784p-2F);
-  q = MultiplyAdd(q, square, 1.0F);
-  const int32_t tanh = BitsOf(magnitude * p / q);
-  return NaNFrom(x, std::bit_cast<float>((tanh < BitsOf(1.0F) ? tanh : BitsOf(1.0F)) | SignOf(x)));
+  const float p = Polynomial(square, 0x1.c9aae8p-27F, 0x1.595842p-16F, 0x1.c9f9dap-9F, 0x1.120476p-3F, 1.0F);
+  const float q = Polynomial(square, 0x1.a0bd48p-21F, 0x1.5843bep-12F, 0x1.a7dfe2p-6F, 0x1.de5784p-2F, 1.0F);
+  return SignedUpToOne(x, magnitude * p / q);
 }
 
 // The arc tangent: of x, of −1 / x or of (x − 1) / (x + 1), whichever is small, and what is missing.
@@ -199,10 +176,7 @@ inline float ArcTangent(float x) {
   const float missing = is_large ? 0x1.921fb6p+0F : is_small ? 0.0F : 0x1.921fb6p-1F;
   const float rest = numerator / denominator;
   const float square = rest * rest;
-  float p = 8.05374449538e-2F;
-  p = MultiplyAdd(p, square, -1.38776856032e-1F);
-  p = MultiplyAdd(p, square, 1.99777106478e-1F);
-  p = MultiplyAdd(p, square, -3.33329491539e-1F);
+  const float p = Polynomial(square, 8.05374449538e-2F, -1.38776856032e-1F, 1.99777106478e-1F, -3.33329491539e-1F);
   const float arc = missing + MultiplyAdd(p * square, rest, rest);
   return std::bit_cast<float>(BitsOf(arc) | SignOf(x));
 }
@@ -212,11 +186,8 @@ inline float ArcSineOfSmaller(float magnitude) {
   const bool is_small = magnitude <= 0.5F;
   const float square = is_small ? magnitude * magnitude : 0.5F * (1.0F - magnitude);
   const float small = is_small ? magnitude : std::sqrt(square);
-  float p = 4.2163199048e-2F;
-  p = MultiplyAdd(p, square, 2.4181311049e-2F);
-  p = MultiplyAdd(p, square, 4.5470025998e-2F);
-  p = MultiplyAdd(p, square, 7.4953002686e-2F);
-  p = MultiplyAdd(p, square, 1.6666752422e-1F);
+  const float p =
+      Polynomial(square, 4.2163199048e-2F, 2.4181311049e-2F, 4.5470025998e-2F, 7.4953002686e-2F, 1.6666752422e-1F);
   return MultiplyAdd(p * square, small, small);
 }
 
@@ -254,18 +225,11 @@ inline float SineWithin(float x, int32_t quarters) {
   const int32_t turn = static_cast<int32_t>(count) + quarters;
 #endif
   const float square = rest * rest;
-  float sine = 1.0F / 362880;
-  sine = MultiplyAdd(sine, square, -1.0F / 5040);
-  sine = MultiplyAdd(sine, square, 1.0F / 120);
-  sine = MultiplyAdd(sine, square, -1.0F / 6);
-  sine = MultiplyAdd(rest * square, sine, rest);
+  const float higher = Polynomial(square, 1.0F / 362880, -1.0F / 5040, 1.0F / 120, -1.0F / 6);
+  float sine = MultiplyAdd(rest * square, higher, rest);
   // −0 gives −0. Only ±0 leaves nothing.
   sine = std::bit_cast<float>(BitsOf(sine) | (BitsOf(x) & -static_cast<int32_t>(MagnitudeOf(rest) == 0)));
-  float cosine = 1.0F / 40320;
-  cosine = MultiplyAdd(cosine, square, -1.0F / 720);
-  cosine = MultiplyAdd(cosine, square, 1.0F / 24);
-  cosine = MultiplyAdd(cosine, square, -0.5F);
-  cosine = MultiplyAdd(cosine, square, 1.0F);
+  const float cosine = Polynomial(square, 1.0F / 40320, -1.0F / 720, 1.0F / 24, -0.5F, 1.0F);
   return std::bit_cast<float>(BitsOf((turn & 1) != 0 ? cosine : sine) ^ ((turn & 2) << 30));
 }
 
