@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 #include "operators/math/ordered_sum.h"
@@ -119,6 +120,40 @@ void IndexMap::Move(const LoDTensor& x, LoDTensor* out, const void* fill) const 
   });
 }
 
+namespace {
+
+// Adds the n elements from `d` on to those that they came from, `step` apart from dx[from] on, as far as these are in
+// [begin, end).
+template <typename T>
+void AddRun(const T* d, int64_t from, int64_t n, int64_t step, int64_t begin, int64_t end, T* dx) {
+  if (step == 0) {
+    if (begin <= from && from < end) {
+      dx[from] += Sum(n, d);
+    }
+    return;
+  }
+  int64_t first = 0;
+  int64_t last = n;
+  if (const int64_t furthest = from + (n - 1) * step;
+      std::min(from, furthest) < begin || std::max(from, furthest) >= end) {
+    const int64_t width = std::abs(step);
+    const auto steps = [width](int64_t distance) { return (std::max<int64_t>(0, distance) + width - 1) / width; };
+    first = steps(step > 0 ? begin - from : from - end + 1);
+    last = std::min(n, steps(step > 0 ? end - from : from - begin + 1));
+  }
+  if (step == 1) {  // so often that it is vectorised
+    for (int64_t i = first; i < last; ++i) {
+      dx[from + i] += d[i];
+    }
+    return;
+  }
+  for (int64_t i = first; i < last; ++i) {
+    dx[from + i * step] += d[i];
+  }
+}
+
+}  // namespace
+
 template <typename T>
 void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   T* dx = x_grad->mutable_data<T>();
@@ -129,6 +164,13 @@ void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
     return;
   }
   const Plan plan = MakePlan();
+  const auto add_within = [=](int64_t begin, int64_t end) {
+    return [=](int64_t at, int64_t from, int64_t n, int64_t step) {
+      if (from >= 0) {
+        AddRun(d + at, from, n, step, begin, end, dx);
+      }
+    };
+  };
   // Each thread adds to elements of its own, in the order of `to`: those with some indices in one of the outer
   // dimensions, or, where none has more than one, some that lie side by side. The first dimension that is long enough
   // for several threads is the one in which theirs lie closest together.
@@ -137,40 +179,12 @@ void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
   const auto first_long = std::find_if(from_dims_.begin(), outer_end, [](int64_t extent) { return extent >= kLong; });
   const auto split = first_long != outer_end ? first_long : std::max_element(from_dims_.begin(), outer_end);
   if (split != outer_end && *split > 1) {
-    ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()),
-                      [=](int64_t at, int64_t from, int64_t n, int64_t step) {
-                        if (from >= 0 && step == 0) {
-                          dx[from] += Sum(n, d + at);
-                          return;
-                        }
-                        for (int64_t i = 0; from >= 0 && i < n; ++i) {
-                          dx[from + i * step] += d[at + i];
-                        }
-                      });
+    ForEachRunByIndex(plan, static_cast<size_t>(split - from_dims_.begin()), add_within(0, numel));
     return;
   }
   const int64_t grain = std::max(kElementsPerBlock, (numel + PoolThreads() - 1) / PoolThreads());
-  ParallelFor(numel, grain, [=, this, &plan](int64_t begin, int64_t end) {
-    ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), [=](int64_t at, int64_t from, int64_t n, int64_t step) {
-      if (step == 0) {
-        if (begin <= from && from < end) {
-          dx[from] += Sum(n, d + at);
-        }
-        return;
-      }
-      if (step != 1) {
-        for (int64_t i = 0; from >= 0 && i < n; ++i) {
-          if (const int64_t own = from + i * step; begin <= own && own < end) {
-            dx[own] += d[at + i];
-          }
-        }
-        return;
-      }
-      const int64_t last = std::min(from + n, end);
-      for (int64_t i = std::max(from, begin); from >= 0 && i < last; ++i) {
-        dx[i] += d[at + (i - from)];
-      }
-    });
+  ParallelFor(numel, grain, [&](int64_t begin, int64_t end) {
+    ForEachRunOf(plan, 0, plan.rows, 0, plan.segments.size(), add_within(begin, end));
   });
 }
 
