@@ -152,35 +152,14 @@ size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
 template <typename T>
 void MaximumOfColumns(const AxisSize& s, int64_t columns, const T* x, T* max) {
   std::fill_n(max, columns, -std::numeric_limits<T>::infinity());
-  for (int64_t e = 0; e < s.extent; ++e) {
-    HEADRACE_INDEPENDENT_ITERATIONS
-    for (int64_t i = 0; i < columns; ++i) {
-      max[i] = std::max(max[i], x[e * s.inner + i]);
-    }
-  }
+  ForEachInStrip(s, columns, [=](int64_t at, int64_t, int64_t i) { max[i] = std::max(max[i], x[at]); });
 }
 
-// exp[e · columns + i] = exp(exponent(e · inner + i, i))
+// exp[place] = exp(exponent(element, column))
 template <typename T, typename Exponent>
 void ExpOfStrip(const AxisSize& s, int64_t columns, T* exp, const Exponent& exponent) {
-  for (int64_t e = 0; e < s.extent; ++e) {
-    HEADRACE_INDEPENDENT_ITERATIONS
-    for (int64_t i = 0; i < columns; ++i) {
-      exp[e * columns + i] = exponent(e * s.inner + i, i);
-    }
-  }
+  ForEachInStrip(s, columns, [=](int64_t at, int64_t place, int64_t i) { exp[place] = exponent(at, i); });
   VectorExp(s.extent * columns, exp, exp);
-}
-
-// Calls visit(element, its place in [extent, columns], its column) for the elements of a strip.
-template <typename Visit>
-void ForEachInStrip(const AxisSize& s, int64_t columns, const Visit& visit) {
-  for (int64_t e = 0; e < s.extent; ++e) {
-    HEADRACE_INDEPENDENT_ITERATIONS
-    for (int64_t i = 0; i < columns; ++i) {
-      visit(e * s.inner + i, e * columns + i, i);
-    }
-  }
 }
 
 template <typename T>

@@ -80,6 +80,18 @@ void ForEachStrip(const AxisSize& size, int64_t work, const Visit& visit) {
               });
 }
 
+// Calls visit(element, its place in [extent, columns], its column) for the elements of a strip of `columns` lines, row
+// by row; element 0 is the strip's first. It uses elements of its own, as above.
+template <typename Visit>
+void ForEachInStrip(const AxisSize& size, int64_t columns, const Visit& visit) {
+  for (int64_t a = 0; a < size.extent; ++a) {
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = 0; i < columns; ++i) {
+      visit(a * size.inner + i, a * columns + i, i);
+    }
+  }
+}
+
 // std::fill_n and std::copy_n, by several threads.
 template <typename T>
 void ParallelFill(T* to, int64_t n, T value) {

@@ -80,11 +80,9 @@ void NormKernel(const ExecutionContext& ctx) {
       norm[i] = std::sqrt(norm[i] + epsilon);
       norms[line + i] = norm[i];
     }
-    for (int64_t at = first; at < first + s.extent * s.inner; at += s.inner) {
-      for (int64_t i = 0; i < columns; ++i) {
-        out[at + i] = x[at + i] / norm[i];
-      }
-    }
+    ForEachInStrip(s, columns, [=, from = x + first, to = out + first, &norm](int64_t at, int64_t, int64_t i) {
+      to[at] = from[at] / norm[i];
+    });
   });
 }
 
@@ -115,11 +113,9 @@ void NormGradKernel(const ExecutionContext& ctx) {
     for (int64_t i = 0; i < columns; ++i) {
       by_square[i] /= norms[line + i] * norms[line + i];
     }
-    for (int64_t at = first; at < first + s.extent * s.inner; at += s.inner) {
-      for (int64_t i = 0; i < columns; ++i) {
-        dx[at + i] = (d[at + i] - x[at + i] * by_square[i]) / norms[line + i];
-      }
-    }
+    ForEachInStrip(s, columns, [=, &by_square](int64_t at, int64_t, int64_t i) {
+      dx[first + at] = (d[first + at] - x[first + at] * by_square[i]) / norms[line + i];
+    });
   });
 }
 
