@@ -206,7 +206,9 @@ void FileReplacement::Commit() {
 }
 
 FileSetLock::FileSetLock(fs::path folder, bool exclusive)
-    : folder_(std::move(folder)), fd_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    : folder_(std::move(folder)),
+      owner_(::getpid()),
+      fd_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_.get() < 0) {
     return;  // whoever opens a file in it says why
   }
@@ -215,6 +217,12 @@ FileSetLock::FileSetLock(fs::path folder, bool exclusive)
     Lock(true);
     CompleteSet(folder_);
     Lock(exclusive);
+  }
+}
+
+FileSetLock::~FileSetLock() {
+  if (::getpid() == owner_) {  // a child that was forked meanwhile has the same lock: closing it does not end it
+    ::flock(fd_.get(), LOCK_UN);
   }
 }
 

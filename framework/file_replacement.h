@@ -18,6 +18,8 @@
 // Thread-safety: none, but any number of objects, in any number of threads and processes, may be at work on a file.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <filesystem>
 #include <memory>
@@ -78,19 +80,21 @@ class HEADRACE_API FileReplacement {
   FileDescriptor fd_;
 };
 
-// Keeps the files of a folder unchanged while it lives: no set is committed there. If a set has been left half
-// renamed, it completes that first. Throws IoError if it cannot. A folder that does not exist is not locked.
+// Keeps the files of a folder unchanged while it lives: no set is committed there. While an exclusive one lives, there
+// is no other. If a set has been left half renamed, it completes that first. Throws IoError if it cannot. A folder that
+// does not exist is not locked.
 class HEADRACE_API FileSetLock {
  public:
-  explicit FileSetLock(std::filesystem::path folder) : FileSetLock(std::move(folder), /*exclusive=*/false) {}
+  explicit FileSetLock(std::filesystem::path folder, bool exclusive = false);
+  ~FileSetLock();
+  FileSetLock(const FileSetLock&) = delete;
+  FileSetLock& operator=(const FileSetLock&) = delete;
 
  private:
-  friend class FileSetReplacement;
-  FileSetLock(std::filesystem::path folder, bool exclusive);
-
   void Lock(bool exclusive);
 
   const std::filesystem::path folder_;
+  const pid_t owner_;
   FileDescriptor fd_;
 };
 

@@ -66,28 +66,30 @@ std::vector<LoDTensor> ReadTensorsOf(const std::string& path, const std::vector<
 // A context: the folder is locked within it.
 class LockedFolder {
  public:
-  explicit LockedFolder(std::string folder) : folder_(std::move(folder)) {}
+  LockedFolder(std::string folder, bool exclusive) : folder_(std::move(folder)), exclusive_(exclusive) {}
 
   void Enter() {
     const GilReleased nogil;
     const ScopedWaitHook hook(&CheckSignals);
-    lock_ = std::make_unique<FileSetLock>(folder_);
+    lock_ = std::make_unique<FileSetLock>(folder_, exclusive_);
   }
   void Exit() { lock_.reset(); }
 
  private:
   const std::string folder_;
+  const bool exclusive_;
   std::unique_ptr<FileSetLock> lock_;
 };
 
 }  // namespace
 
 void BindFiles(py::module_& m) {
-  py::class_<LockedFolder>(
-      m, "FileSetLock",
-      "Within it, no process replaces files of a folder by replace_files; a replacement that was left unfinished "
-      "is completed first.")
-      .def(py::init<std::string>(), py::arg("folder"))
+  py::class_<LockedFolder>(m, "FileSetLock",
+                           "Within it, no process replaces files of a folder by replace_files, and if it is exclusive, "
+                           "no other is within one "
+                           "of the\n"
+                           "same folder; a replacement that was left unfinished is completed first.")
+      .def(py::init<std::string, bool>(), py::arg("folder"), py::arg("exclusive") = false)
       .def("__enter__", &LockedFolder::Enter)
       .def("__exit__", [](LockedFolder& self, const py::args&) { self.Exit(); });
   m.def(

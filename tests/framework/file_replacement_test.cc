@@ -4,14 +4,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "framework/errors.h"
@@ -270,6 +273,45 @@ TEST_F(FileReplacementTest, ReadersNeverFindFilesOfTwoSets) {
   done = true;
   reader.join();
   EXPECT_EQ(Files().size(), names.size());
+}
+
+TEST_F(FileReplacementTest, AnExclusiveLockIsAlone) {
+  const ScopedWaitHook hook([] { throw Timeout("locked"); }, std::chrono::milliseconds(0));
+  fs::create_directories(folder_);
+  {
+    const FileSetLock lock(folder_);
+    EXPECT_NO_THROW(FileSetLock{folder_});
+    EXPECT_THROW(FileSetLock(folder_, /*exclusive=*/true), Timeout);
+  }
+  const FileSetLock lock(folder_, /*exclusive=*/true);
+  EXPECT_THROW(FileSetLock{folder_}, Timeout);
+}
+
+TEST_F(FileReplacementTest, AForkedChildNeitherKeepsALockNorEndsIt) {
+  const ScopedWaitHook hook([] { throw Timeout("locked"); }, std::chrono::milliseconds(0));
+  fs::create_directories(folder_);
+  std::optional<FileSetLock> lock(std::in_place, folder_, /*exclusive=*/true);
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    lock.reset();
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_THROW(FileSetLock{folder_}, Timeout);
+
+  child = ::fork();
+  if (child == 0) {  // has the lock's descriptor until the test ends
+    ::close(pipe[1]);
+    char end = 0;
+    ::_exit(static_cast<int>(::read(pipe[0], &end, 1)));
+  }
+  lock.reset();
+  EXPECT_NO_THROW(FileSetLock{folder_});
+  ::close(pipe[1]);
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
 }
 
 TEST_F(FileReplacementTest, AFolderThatDoesNotExistIsNotLocked) {

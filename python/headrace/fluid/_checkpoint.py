@@ -8,7 +8,6 @@ happens, including a crash or a power cut, a checkpoint under its name is comple
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -101,7 +100,7 @@ def save_checkpoint(
     state = _state(program, variables, scope, loaders or {}, extra)
     root = os.fspath(checkpoint_dir)
     os.makedirs(root, exist_ok=True)
-    with _locked(root, fcntl.LOCK_EX):
+    with core.FileSetLock(root, exclusive=True):
         serials = _serials(root)
         serial = serials[-1] + 1 if serials else 0
         _write(root, serial, list(values.values()), state)
@@ -145,7 +144,7 @@ def load_checkpoint(
     program = program_of(main_program)
     variables = persistables(program)
     scope = global_scope() if scope is None else scope
-    with _locked(root, fcntl.LOCK_SH):
+    with core.FileSetLock(root):
         serials = _serials(root)
         if serial is None and not serials:
             return None
@@ -170,7 +169,7 @@ def load_checkpoint(
 def remove_checkpoints(root: str) -> None:
     """Removes all checkpoints from a folder, and nothing else."""
     if os.path.isdir(root):
-        with _locked(root, fcntl.LOCK_EX):
+        with core.FileSetLock(root, exclusive=True):
             _remove(root, _serials(root))
 
 
@@ -290,22 +289,6 @@ def _damage_of(folder: str, others: Sequence[int]) -> Iterator[None]:
             f"the checkpoint {folder} is damaged, or was not written by Headrace ({error}); "
             + (f"load another with load_checkpoint(serial=…): {others}" if others else "there is no other")
         ) from error
-
-
-@contextlib.contextmanager
-def _locked(folder: str, how: int) -> Iterator[None]:
-    """Within it, no other thread or process changes the checkpoints of a folder, nor reads them if ``how`` is LOCK_EX.
-    Where the file system has no locks, there is none.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, how)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
-        os.close(descriptor)
 
 
 def _sync(folder: str) -> None:
