@@ -441,7 +441,8 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
   constexpr int64_t kLanes = 16;
   const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
   const auto copied = [&s](int64_t rows, int64_t cols) {
-    return (rows + kGemmRowsPerCopy<T> - 1) / kGemmRowsPerCopy<T> * cols * s.images * s.Pixels();
+    constexpr int64_t kRowsPerCopy = 1120 / sizeof(T);  // about as many as a product copies its columns for
+    return (rows + kRowsPerCopy - 1) / kRowsPerCopy * cols * s.images * s.Pixels();
   };
   const bool transposed = lanes - s.maps <= s.maps / 8 &&
                           copied(s.PatchSize(), s.maps) + blocks * s.FilterSize() < copied(s.maps, s.PatchSize());

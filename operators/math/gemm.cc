@@ -1,9 +1,14 @@
 // Which kernel makes a product: BestIsa says which instruction set, MaxDirectTiles whether the operands are packed.
 #include "operators/math/gemm.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "framework/thread_pool.h"
@@ -19,8 +24,8 @@
 namespace headrace::ops {
 namespace {
 
-// A block of a panel: 32 columns of float fit a first-level cache.
-constexpr int64_t kGemmDepth = 256;
+// The most that a block of depth has, for any instruction set.
+constexpr int64_t kMaxDepth = 512;
 
 // What one call of the inner loop computes: c[rows, columns] (+)= alpha · a · b. `b` has whole vectors in each row.
 template <typename T>
@@ -45,12 +50,13 @@ struct GemmTile {
 // How many columns of a product of one row are computed at a time: their sums stay in the first-level cache.
 constexpr int64_t kRowColumns = 512;
 
-// An instruction set: functions for 1 to max_rows rows of one vector or two, for 1 to max_rows / 2 of four, and for one
-// row of many.
+// An instruction set: how deep a block is at most, and functions for 1 to max_rows rows of one vector or two, for 1 to
+// max_rows / 2 of four, and for one row of many.
 template <typename T>
 struct GemmIsa {
   int64_t lanes;
   int64_t max_rows;
+  int64_t depth;
   void (*const* one)(const GemmTile<T>&);
   void (*const* two)(const GemmTile<T>&);
   void (*const* four)(const GemmTile<T>&);
@@ -64,6 +70,9 @@ namespace avx512 {
 typedef float FloatVector __attribute__((vector_size(64)));
 typedef double DoubleVector __attribute__((vector_size(64)));
 constexpr int kMaxRows = 14;
+// The results are read and written once per block, which costs more than panels that no first-level cache holds. Each
+// processor with these instructions has at least 1 MiB of second-level cache.
+constexpr int64_t kDepth = 512;
 inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
   *sum = _mm512_fmadd_ps(a, b, *sum);
 }
@@ -80,6 +89,7 @@ namespace baseline {
 typedef float FloatVector __attribute__((vector_size(32)));
 typedef double DoubleVector __attribute__((vector_size(32)));
 constexpr int kMaxRows = 6;
+constexpr int64_t kDepth = 256;
 inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
   *sum = _mm256_fmadd_ps(a, b, *sum);
 }
@@ -93,6 +103,7 @@ namespace baseline {
 typedef float FloatVector __attribute__((vector_size(16)));
 typedef double DoubleVector __attribute__((vector_size(16)));
 constexpr int kMaxRows = 4;
+constexpr int64_t kDepth = 256;
 template <typename Vector>
 void MultiplyAdd(const Vector& a, const Vector& b, Vector* sum) {
   *sum += a * b;
@@ -117,11 +128,15 @@ const GemmIsa<T>& BestIsa() {
 // Enough for the threads to share what they have left at the end.
 constexpr int64_t kTasksPerThread = 4;
 
-// From so many panels on it pays to pack the rows that they are multiplied by; transposed ones that no second-level
-// cache holds from the second on.
-constexpr int64_t kPanelsToPackFor = 4;
+// From so many panels on it pays to pack the rows that they are multiplied by; transposed ones sooner, and those that
+// no second-level cache holds from the second on.
+constexpr int64_t kPanelsToPackFor = 8;
+constexpr int64_t kPanelsToPackTransposedFor = 4;
 constexpr int64_t kPanelsToPackLargeFor = 2;
 constexpr int64_t kLargeBytes = 1 << 22;
+
+// The depth of blocks of transposed rows that may not be packed: they are on as many cache lines, far apart.
+constexpr int64_t kTransposedDepth = 256;
 
 // Between rows that are packed, lest they be a multiple of some large power of two apart.
 constexpr int64_t kRowPadding = 8;
@@ -146,6 +161,39 @@ int64_t MaxDirectTiles(const StridedMatrix<T>& b) {
 }
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// In bytes, of one core.
+int64_t SecondLevelCache() {
+  static const int64_t bytes = [] {
+    constexpr int64_t kLeast = 1 << 19;
+    constexpr int64_t kMost = 1 << 22;
+    return std::clamp<int64_t>(::sysconf(_SC_LEVEL2_CACHE_SIZE), kLeast, kMost);  // 0 or −1: unknown
+  }();
+  return bytes;
+}
+
+// Memory of this thread for n elements, aligned to cache lines, which it keeps for its next products: more than a stack
+// is sure to have.
+template <typename T>
+T* MemoryForRows(int64_t n) {
+  struct Memory {
+    std::unique_ptr<T, decltype(&std::free)> data{nullptr, &std::free};
+    int64_t size = 0;
+  };
+  thread_local Memory memory;
+  if (memory.size < n) {
+    constexpr size_t kLine = 64;
+    const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + kLine - 1) / kLine * kLine;
+    memory.size = 0;
+    memory.data.reset();
+    memory.data.reset(static_cast<T*>(std::aligned_alloc(kLine, bytes)));
+    if (memory.data == nullptr) {
+      throw std::bad_alloc();
+    }
+    memory.size = n;
+  }
+  return memory.data.get();
+}
 
 // [begin, begin + size) for part `i` of `parts` of nearly the same size.
 struct Part {
@@ -281,8 +329,8 @@ class Walk {
 // c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
 //
 // The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
-// block by block; in each through its panels, which then are in the first-level cache, and for each through its rows,
-// which are in the second-level one.
+// block by block; in each through its panels, and for each through its rows, whose block takes half a second-level
+// cache.
 //
 // Few rows read columns where they lie, and it is memory that limits them. So where all panels can be twice as wide,
 // they are: hardware reads these ahead by itself.
@@ -304,13 +352,25 @@ class Product {
         is_wide_(IsDirect() && m <= isa_.max_rows / 2 && n % (4 * isa_.lanes) == 0),
         panel_width_((is_wide_ ? 4 : 2) * isa_.lanes),
         panels_(CeilDiv(n, panel_width_)),
-        blocks_(CeilDiv(k, kGemmDepth)),
-        row_tasks_(CeilDiv(m, kGemmRowsPerCopy<T> * (kGemmDepth / CeilDiv(k, blocks_)))) {
+        is_transposed_(a.row == 1 && a.col != 1),
+        panels_to_pack_for_(!is_transposed_                                          ? kPanelsToPackFor
+                            : m * k * static_cast<int64_t>(sizeof(T)) <= kLargeBytes ? kPanelsToPackTransposedFor
+                                                                                     : kPanelsToPackLargeFor),
+        depth_(is_transposed_ && panels_ < panels_to_pack_for_ ? kTransposedDepth : isa_.depth),
+        blocks_(CeilDiv(k, depth_)),
+        row_tasks_(CeilDiv(m * CeilDiv(k, blocks_) * static_cast<int64_t>(sizeof(T)), SecondLevelCache() / 2)) {
     const int64_t threads = PoolThreads();
+    if (threads == 1) {
+      return;
+    }
     // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
-    const int64_t shared = threads == 1 ? 1 : threads * CeilDiv(kTasksPerThread, row_tasks_);
-    const int64_t worthwhile = m * n * k / row_tasks_ / kGemmWorkPerTask;
-    col_tasks_ = std::clamp<int64_t>(std::min(shared, worthwhile), 1, panels_);
+    // Only where there are too few columns for all threads are the rows cut further.
+    constexpr int64_t kLeastDepth = 16;  // below that it is the results that cost
+    const int64_t worthwhile = m * CeilDiv(n, isa_.lanes) * isa_.lanes * std::max(k, kLeastDepth) / kGemmWorkPerTask;
+    const int64_t shared = threads * CeilDiv(kTasksPerThread, row_tasks_);
+    col_tasks_ = std::clamp<int64_t>(std::min(shared, worthwhile / row_tasks_), 1, panels_);
+    const int64_t tasks = std::min({threads * kTasksPerThread, worthwhile, CeilDiv(m, isa_.max_rows) * col_tasks_});
+    row_tasks_ = std::max(row_tasks_, tasks / col_tasks_);
   }
 
   void Run() const {
@@ -324,25 +384,22 @@ class Product {
  private:
   void RunTask(const Part& rows, const Part& panels) const {
     // Rows of unaligned panels would lie on two cache lines each.
-    alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
-    alignas(64) T packed_rows[kGemmRowsPerCopy<T> * (kGemmDepth + 2 * kRowPadding)];
+    alignas(64) T packed[kMaxDepth * 64 / sizeof(T) * 2];
     alignas(64) T sums[kSlicedSums];
-    const bool is_transposed = a_.row == 1 && a_.col != 1;
-    const bool is_large = is_transposed && m_ * k_ * static_cast<int64_t>(sizeof(T)) > kLargeBytes;
-    const int64_t enough_panels = is_large ? kPanelsToPackLargeFor : kPanelsToPackFor;
-    const bool pack_rows = (is_transposed || a_.col == 1) && panels.size >= enough_panels;
+    const bool pack_rows = (is_transposed_ || a_.col == 1) && panels.size >= panels_to_pack_for_;
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
     const bool read_direct = IsDirect() && tiles <= MaxDirectTiles(*direct_);
     const bool is_sliced = read_direct && tiles <= kMaxSlicedTiles && AreRowsFarApart(*direct_);
     const int64_t together =
         is_sliced ? std::clamp<int64_t>(kSlicedSums / (rows.size * panel_width_), 1, panels.size) : 1;
+    T* const packed_rows = pack_rows ? MemoryForRows<T>(rows.size * (CeilDiv(k_, blocks_) + kRowPadding)) : nullptr;
     int64_t stride = 0;
-    for (Walk at(k_, blocks_, panels, together, is_sliced ? kSliceRows : kGemmDepth); !at.IsDone();) {
+    for (Walk at(k_, blocks_, panels, together, is_sliced ? kSliceRows : depth_); !at.IsDone();) {
       if (at.IsFirstPanel()) {
         // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which
         // leaves no room for a padding.
-        stride = at.depth().size + (2 * at.depth().size >= kGemmDepth ? kRowPadding : 0);
-        if (pack_rows && is_transposed) {
+        stride = at.depth().size + (2 * at.depth().size >= depth_ ? kRowPadding : 0);
+        if (pack_rows && is_transposed_) {
           PackTransposed(a_, rows, tiles, at.depth(), packed_rows);
         } else if (pack_rows) {
           PackRows(a_, rows, at.depth(), stride, packed_rows);
@@ -383,7 +440,7 @@ class Product {
         next.Prefetch(tiles, t);
         const Part part(rows.size, tiles, t);
         const int64_t row = rows.begin + part.begin;
-        if (pack_rows && is_transposed) {
+        if (pack_rows && is_transposed_) {
           tile.a = packed_rows + part.begin * depth + slice.begin * part.size;
           tile.a_col = part.size;
         } else if (pack_rows) {
@@ -429,9 +486,12 @@ class Product {
   const bool is_wide_;
   const int64_t panel_width_;
   const int64_t panels_;
+  const bool is_transposed_;
+  const int64_t panels_to_pack_for_;
+  const int64_t depth_;  // of a block, at most
   const int64_t blocks_;
-  const int64_t row_tasks_;
-  int64_t col_tasks_;
+  int64_t row_tasks_;
+  int64_t col_tasks_ = 1;
 };
 
 template <typename T>
@@ -454,7 +514,7 @@ template <typename T>
 void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b, bool accumulate,
                  T* c) {
   const GemmIsa<T>& isa = BestIsa<T>();
-  const int64_t blocks = CeilDiv(k, kGemmDepth);
+  const int64_t blocks = CeilDiv(k, isa.depth);
   constexpr int64_t kWorkPerTask = kGemmWorkPerTask / 8;  // which memory makes slow
   const int64_t pieces = std::max<int64_t>(1, kWorkPerTask / (kRowColumns * k));
   ParallelFor(CeilDiv(n, kRowColumns), pieces, [&](int64_t first, int64_t end) {

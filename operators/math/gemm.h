@@ -25,11 +25,6 @@ inline int64_t ProductsPerTask(int64_t multiplications) {
   return std::max<int64_t>(1, kGemmWorkPerTask / std::max(kLeast, multiplications));
 }
 
-// How many rows of the left-hand side each copy of the right-hand side serves, where that does not lie in memory in
-// rows: those whose blocks of depth take half a second-level cache.
-template <typename T>
-constexpr int64_t kGemmRowsPerCopy = 280 * 1024 / (256 * sizeof(T));
-
 // c[m, n] = alpha · op(a) · op(b), or, if `accumulate`, c += alpha · op(a) · op(b). All matrices are row-major and
 // contiguous; op transposes: `a` is [m, k], or [k, m] if `transpose_a`; `b` is [k, n], or [n, k] if `transpose_b`. `c`
 // must not overlap the others. Runs on the threads of this thread's pool.

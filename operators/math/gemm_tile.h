@@ -3,6 +3,7 @@
 //
 //   FloatVector, DoubleVector   types of the vector extension
 //   kMaxRows                    the height of a tile that its registers can hold, with kTileVectors vectors per row
+//   kDepth                      how deep a block is at most
 //   MultiplyAdd(a, b, &sum)     sum += a · b, rounded once if the instruction set can
 //
 // No include guard, therefore, and no includes.
@@ -168,5 +169,5 @@ GemmIsa<T> Isa() {
   static constexpr auto kOne = TilesOf<T, 1>(std::make_index_sequence<kMaxRows>());
   static constexpr auto kTwo = TilesOf<T, 2>(std::make_index_sequence<kMaxRows>());
   static constexpr auto kFour = TilesOf<T, 4>(std::make_index_sequence<kMaxRows / 2>());
-  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kOne.data(), kTwo.data(), kFour.data(), RunRow<T>};
+  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kDepth, kOne.data(), kTwo.data(), kFour.data(), RunRow<T>};
 }
