@@ -79,6 +79,15 @@ inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector*
 inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
   *sum = _mm512_fmadd_pd(a, b, *sum);
 }
+inline auto MaskOf(int64_t n) { return static_cast<uint16_t>((1U << n) - 1); }
+inline void LoadPart(const float* from, int64_t n, FloatVector* v) { *v = _mm512_maskz_loadu_ps(MaskOf(n), from); }
+inline void LoadPart(const double* from, int64_t n, DoubleVector* v) {
+  *v = _mm512_maskz_loadu_pd(static_cast<uint8_t>(MaskOf(n)), from);
+}
+inline void StorePart(const FloatVector& v, int64_t n, float* to) { _mm512_mask_storeu_ps(to, MaskOf(n), v); }
+inline void StorePart(const DoubleVector& v, int64_t n, double* to) {
+  _mm512_mask_storeu_pd(to, static_cast<uint8_t>(MaskOf(n)), v);
+}
 #include "operators/math/gemm_tile.h"
 }  // namespace avx512
 #pragma GCC pop_options
@@ -96,6 +105,15 @@ inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector*
 inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
   *sum = _mm256_fmadd_pd(a, b, *sum);
 }
+// As many times 32 bits as are set.
+inline __m256i MaskOf(int64_t n) {
+  alignas(64) static constexpr int32_t kMasks[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMasks + 8 - n));
+}
+inline void LoadPart(const float* from, int64_t n, FloatVector* v) { *v = _mm256_maskload_ps(from, MaskOf(n)); }
+inline void LoadPart(const double* from, int64_t n, DoubleVector* v) { *v = _mm256_maskload_pd(from, MaskOf(2 * n)); }
+inline void StorePart(const FloatVector& v, int64_t n, float* to) { _mm256_maskstore_ps(to, MaskOf(n), v); }
+inline void StorePart(const DoubleVector& v, int64_t n, double* to) { _mm256_maskstore_pd(to, MaskOf(2 * n), v); }
 #include "operators/math/gemm_tile.h"
 }  // namespace baseline
 #else
@@ -107,6 +125,15 @@ constexpr int64_t kDepth = 256;
 template <typename Vector>
 void MultiplyAdd(const Vector& a, const Vector& b, Vector* sum) {
   *sum += a * b;
+}
+template <typename T, typename Vector>
+void LoadPart(const T* from, int64_t n, Vector* v) {
+  *v = Vector{};
+  __builtin_memcpy(v, from, static_cast<size_t>(n) * sizeof(T));
+}
+template <typename T, typename Vector>
+void StorePart(const Vector& v, int64_t n, T* to) {
+  __builtin_memcpy(to, &v, static_cast<size_t>(n) * sizeof(T));
 }
 #include "operators/math/gemm_tile.h"
 }  // namespace baseline
@@ -136,7 +163,7 @@ constexpr int64_t kPanelsToPackLargeFor = 2;
 constexpr int64_t kLargeBytes = 1 << 22;
 
 // The depth of blocks of transposed rows that may not be packed: they are on as many cache lines, far apart.
-constexpr int64_t kTransposedDepth = 256;
+constexpr int64_t kDepthWhereTheyLie = 256;
 
 // Between rows that are packed, lest they be a multiple of some large power of two apart.
 constexpr int64_t kRowPadding = 8;
@@ -356,7 +383,7 @@ class Product {
         panels_to_pack_for_(!is_transposed_                                          ? kPanelsToPackFor
                             : m * k * static_cast<int64_t>(sizeof(T)) <= kLargeBytes ? kPanelsToPackTransposedFor
                                                                                      : kPanelsToPackLargeFor),
-        depth_(is_transposed_ && panels_ < panels_to_pack_for_ ? kTransposedDepth : isa_.depth),
+        depth_(is_transposed_ && panels_ < panels_to_pack_for_ ? kDepthWhereTheyLie : isa_.depth),
         blocks_(CeilDiv(k, depth_)),
         row_tasks_(CeilDiv(m * CeilDiv(k, blocks_) * static_cast<int64_t>(sizeof(T)), SecondLevelCache() / 2)) {
     const int64_t threads = PoolThreads();
@@ -537,12 +564,44 @@ void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const
   });
 }
 
+// How many columns such a product has at most, how many rows are computed at a time, and the least depth: the result
+// is transposed, too.
+constexpr int64_t kTransposedColumns = 24;
+constexpr int64_t kTransposedRows = 256;
+constexpr int64_t kTransposedDepth = 256;
+
+// c (+)= alpha · a · b, where a is transposed and there are few columns: as the transpose of a product of few rows,
+// which reads a in long rows, where it lies.
+template <typename T>
+void MultiplyTransposed(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
+                        bool accumulate, T* c, int64_t c_row) {
+  const StridedMatrix<T> rows{b.data, b.col, b.row};
+  ParallelFor(CeilDiv(m, kTransposedRows), ProductsPerTask(kTransposedRows * n * k), [&](int64_t first, int64_t end) {
+    alignas(64) T product[kTransposedColumns * kTransposedRows];
+    for (int64_t begin = first * kTransposedRows; begin < std::min(m, end * kTransposedRows);
+         begin += kTransposedRows) {
+      const int64_t cols = std::min(kTransposedRows, m - begin);
+      Gemm<T>(n, cols, k, alpha, rows, {a.data + begin, a.col, 1}, false, product, kTransposedRows);
+      for (int64_t r = 0; r < cols; ++r) {
+        T* to = c + (begin + r) * c_row;
+        for (int64_t i = 0; i < n; ++i) {
+          to[i] = product[i * kTransposedRows + r] + (accumulate ? to[i] : T(0));
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 template <typename T>
 void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
           bool accumulate, T* c, int64_t c_row) {
   const GemmIsa<T>& isa = BestIsa<T>();
+  if (a.row == 1 && a.col != 1 && n <= kTransposedColumns && k >= kTransposedDepth && m > 2 * n) {
+    MultiplyTransposed(m, n, k, alpha, a, b, accumulate, c, c_row);
+    return;
+  }
   if (const int64_t whole = n - n % isa.lanes; m == 1 && b.col == 1 && k > 0 && whole > 0) {
     MultiplyRow(whole, k, alpha, a, b, accumulate, c);
     Gemm<T>(1, n - whole, k, alpha, a, {b.data + whole, b.row, 1}, accumulate, c + whole, c_row);

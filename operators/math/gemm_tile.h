@@ -5,6 +5,8 @@
 //   kMaxRows                    the height of a tile that its registers can hold, with kTileVectors vectors per row
 //   kDepth                      how deep a block is at most
 //   MultiplyAdd(a, b, &sum)     sum += a · b, rounded once if the instruction set can
+//   LoadPart(from, n, &v)       the first n elements of a vector, 0 to all; the others become 0
+//   StorePart(v, n, to)
 //
 // No include guard, therefore, and no includes.
 
@@ -26,18 +28,14 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
   const Vector alpha = tile.alpha - Vector{};
   T* c = tile.c;
   const int64_t c_row = tile.c_row;
-  const auto result = [&](const Vector& sum, const T* before, bool add) __attribute__((always_inline)) {
-    Vector value = alpha * sum;
-    if (add) {
-      __builtin_memcpy(&value, before, sizeof(value));
-      MultiplyAdd(alpha, sum, &value);
-    }
-    return value;
-  };
   const auto store_whole = [&](bool add) __attribute__((always_inline)) {
     for (size_t r = 0; r < kRows; ++r, c += c_row) {
       for (int v = 0; v < kVectors; ++v) {
-        const Vector value = result(sums[r][v], c + v * kLanes, add);
+        Vector value = alpha * sums[r][v];
+        if (add) {
+          __builtin_memcpy(&value, c + v * kLanes, sizeof(value));
+          MultiplyAdd(alpha, sums[r][v], &value);
+        }
         __builtin_memcpy(c + v * kLanes, &value, sizeof(value));
       }
     }
@@ -48,16 +46,13 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
   }
   for (size_t r = 0; r < kRows; ++r, c += c_row) {
     for (int v = 0; v < kVectors; ++v) {
-      T part[kLanes] = {};
-      const int64_t n = std::min(kLanes, tile.columns - v * kLanes);
-      for (int64_t i = 0; i < n && tile.add; ++i) {
-        part[i] = c[v * kLanes + i];
+      const int64_t n = std::clamp<int64_t>(tile.columns - v * kLanes, 0, kLanes);
+      Vector value = alpha * sums[r][v];
+      if (tile.add) {
+        LoadPart(c + v * kLanes, n, &value);
+        MultiplyAdd(alpha, sums[r][v], &value);
       }
-      const Vector value = result(sums[r][v], part, tile.add);
-      __builtin_memcpy(part, &value, sizeof(value));
-      for (int64_t i = 0; i < n; ++i) {
-        c[v * kLanes + i] = part[i];
-      }
+      StorePart(value, n, c + v * kLanes);
     }
   }
 }

@@ -63,6 +63,22 @@ def test_rows_that_tasks_share_have_the_bits_of_few(m: int, k: int, dtype: Any, 
         np.testing.assert_array_equal(matmul(x, y), product)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [255, 256, 300, 1030])
+@pytest.mark.parametrize(("m", "n"), [(50, 1), (255, 7), (257, 24), (600, 10), (600, 25)])
+def test_few_columns_and_a_transposed_factor(m: int, n: int, k: int, dtype: Any, monkeypatch: Any) -> None:
+    """Deep ones of up to 24 columns are the transpose of a product of few rows."""
+    x, y = numbers(k, m).astype(dtype), numbers(k, n).astype(dtype)
+    for transposed in (False, True):
+        inputs = {"X": x, "Y": np.ascontiguousarray(y.T) if transposed else y}
+        attrs = {"transpose_X": True, "transpose_Y": transposed, "alpha": -2.0}
+        monkeypatch.setenv("CPU_NUM", "1")
+        product = result("matmul", inputs, attrs, "Out")
+        np.testing.assert_allclose(product, -2 * (x.astype(float).T @ y), rtol=0, atol=1e-5 * k)
+        monkeypatch.setenv("CPU_NUM", "3")
+        np.testing.assert_array_equal(result("matmul", inputs, attrs, "Out"), product)
+
+
 class Convolution:
     """In float64, one element of the window after the other."""
 
