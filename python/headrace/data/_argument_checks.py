@@ -16,7 +16,7 @@ _MAX_SECONDS = 10**9
 
 
 def is_torch_generator(generator: Any) -> bool:
-    """Whether it is one of torch's generators; never imports torch."""
+    """Whether it is a torch.Generator; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(generator, torch.Generator)
 

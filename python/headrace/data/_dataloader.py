@@ -113,7 +113,7 @@ class DataLoader(Generic[Batch]):
             entropy, readable as ``loader.seed``; in a program that has imported torch, torch's global generator, as in
             PyTorch: then ``torch.manual_seed`` makes the loader repeatable, and shuffling gives PyTorch's order.
         to: the type of a batch's arrays: "numpy"; "torch"; or None: torch tensors if the samples hold tensors or the
-            dataset is one of torch's, else NumPy arrays.
+            dataset is a PyTorch dataset, else NumPy arrays.
         shard: ``(rank, world)``: this loader is one of ``world`` that share the dataset, one on each host or GPU. A
             global batch has ``batch_size * world`` samples, of which this loader gets every ``world``-th from ``rank``
             on. Nothing is repeated or padded: without ``drop_last``, some loaders may get fewer samples, or batches, at
@@ -145,7 +145,7 @@ class DataLoader(Generic[Batch]):
             of its batch size, number of loaders, dataset, order or seed. "raise": a ValueError. "adapt": if only the
             size of the (global) batches differs, the epoch continues with the batch that contains the next sample, so
             that at most the beginning of this batch is repeated; not with a sampler whose order the state cannot
-            repeat: one that is not seekable, has no state, and draws from no generator of torch's. Otherwise the epoch
+            repeat: one that is not seekable, has no state, and draws from no torch.Generator. Otherwise the epoch
             restarts; a sampler of the same type then begins it with the state that it had at its beginning. A
             RuntimeWarning says what is repeated, or left out.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so

@@ -110,7 +110,7 @@ def ints_argument(
     list with Variables in it in slot ``items`` and, with -1 in their places, in ``attr``; any other list in ``attr``.
 
     Args:
-        least: the least number that the operator takes, which it does not see beside Variables before the run.
+        least: the least number that the operator takes, which it checks at the run if there are Variables.
     """
     if isinstance(value, Variable):
         return {tensor: as_integers(value)}, {}

@@ -13,7 +13,7 @@ Getitem = TypeVar("Getitem", bound=Callable[..., Any])
 
 
 def is_torch_dataset(dataset: Any) -> bool:
-    """Whether a dataset, or one that it wraps, is one of torch's; does not import torch."""
+    """Whether a dataset, or one that it wraps, is a torch dataset; does not import torch."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return False

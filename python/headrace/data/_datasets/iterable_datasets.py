@@ -101,7 +101,7 @@ def is_iterable_dataset(dataset: Any) -> bool:
 
 
 def is_iter_datapipe(dataset: Any) -> bool:
-    """Whether a dataset is one of torch's iterable DataPipes; does not import torch."""
+    """Whether a dataset is an iterable DataPipe of torch; does not import torch."""
     pipe = getattr(sys.modules.get("torch.utils.data"), "IterDataPipe", None)
     return pipe is not None and isinstance(dataset, pipe)
 
@@ -111,7 +111,7 @@ _OF_ITERATORS = getattr(sys, "stdlib_module_names", frozenset({"builtins", "iter
 
 
 def is_read_once(dataset: Any) -> bool:
-    """Whether an iterable dataset is a generator, a file or another iterator of Python's own, which is empty once it
+    """Whether an iterable dataset is a generator, a file or another built-in iterator, which is empty once it
     was read. A class of the program that returns itself from ``__iter__`` may begin anew.
     """
     kind = type(dataset)

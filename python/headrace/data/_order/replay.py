@@ -137,7 +137,7 @@ class ReplayPlan(IndexPlan):
 
     @property
     def generator(self) -> Any:
-        """The generator of torch's that the sampler was given; None if it has none."""
+        """The torch.Generator that the sampler was given; None if it has none."""
         return self._draws.generator
 
     def upcoming(self) -> dict[str, Any]:

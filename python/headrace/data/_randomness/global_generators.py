@@ -27,7 +27,7 @@ _KEY_BYTES = 4 * _KEY_WORDS
 # What torch's generators give as their state: the seed, how many words are left, whether they are set, the position of
 # the next one, the words; and what follows is 0 if no number was drawn in advance.
 _TORCH_STATE = struct.Struct(f"<Qii{1 + _KEY_WORDS}Q40x")
-_MOST_BEFORE_STATE = 256  # bytes of a generator of torch's, which has ten times as many
+_MOST_BEFORE_STATE = 256  # bytes of a torch generator, which has ten times as many
 
 # See ``MersenneTwister`` in global_generators.h.
 _State = tuple[Any, Any, bytes, Any]

@@ -52,7 +52,7 @@ def check_generator_state(name: str, state: Any) -> None:
 
 
 def generator_of(sampler: Any) -> Any:
-    """The generator of torch's that a sampler, or the one that it wraps, was given; None if there is none."""
+    """The torch.Generator that a sampler, or the sampler that it wraps, was given; None if there is none."""
     for _ in range(8):  # a chain may be a circle
         generator = getattr(sampler, "generator", None)
         if is_torch_generator(generator):

@@ -256,7 +256,7 @@ class _Collation:
         return self._stacked(arrays, form)
 
     def _check_dtypes(self, arrays: list[Array], where: str) -> None:
-        """Refuses numbers beside strings, which NumPy would turn into strings, and the like."""
+        """Refuses numbers mixed with strings, which NumPy would turn into strings, and the like."""
         expected = arrays[0].dtype
         for i, array in enumerate(arrays):
             if _FAMILIES.get(array.dtype.kind) != _FAMILIES.get(expected.kind):

@@ -52,7 +52,7 @@ def is_plain_array(value: Any) -> bool:
 
 def is_other_array(value: Any) -> bool:
     """Whether ``value`` is an array of another library than NumPy and torch that follows the array API standard, with a
-    dtype of NumPy's: one of JAX, say. Collation makes a NumPy array of it.
+    NumPy dtype: one of JAX, say. Collation makes a NumPy array of it.
 
     A pandas Series is none: it has more than its elements, and batches hold it in a list.
     """

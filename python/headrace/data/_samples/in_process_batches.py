@@ -78,7 +78,7 @@ class HandOver:
         if to is None and "torch" in sys.modules:
             kinds: set[type] = set()
             _add_kinds(batch, kinds, {})
-            to = "torch" if len(kinds) == 2 else None  # arrays beside tensors
+            to = "torch" if len(kinds) == 2 else None  # arrays and tensors
         if to in ("torch", "numpy"):
             batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
         self.batch = batch
