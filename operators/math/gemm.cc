@@ -70,8 +70,7 @@ namespace avx512 {
 typedef float FloatVector __attribute__((vector_size(64)));
 typedef double DoubleVector __attribute__((vector_size(64)));
 constexpr int kMaxRows = 14;
-// The results are read and written once per block, which costs more than panels that no first-level cache holds. Each
-// processor with these instructions has at least 1 MiB of second-level cache.
+// The results are read and written once per block, which costs more than panels that no first-level cache holds.
 constexpr int64_t kDepth = 512;
 inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
   *sum = _mm512_fmadd_ps(a, b, *sum);
