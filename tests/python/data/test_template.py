@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -93,6 +95,32 @@ def test_what_is_forked_has_what_was_there_and_is_a_child_of_this_process(life: 
     template.close()
     template.close()
     assert open_descriptors() <= before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_default_timeout_of_sockets_is_the_programs_own(when: str, life: int, tmp_path: Path) -> None:
+    seconds = {"before": [0.01, None], "after": [None, 0.01]}[when]
+    try:
+        socket.setdefaulttimeout(seconds[0])
+        template = template_of([], life)
+        socket.setdefaulttimeout(seconds[1])
+        time.sleep(0.1)
+        process = template.process("worker", path=str(tmp_path / "said"), status=0)
+        process.start()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert finished(process) == 0
+    template.close()
+
+
+def test_a_template_closes_without_descriptors(life: int) -> None:
+    template = template_of([], life)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        template.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_if_memory_runs_out_a_template_is_ended_rather_than_the_main_process(life: int) -> None:

@@ -68,7 +68,7 @@ class Template:
 
     def __init__(self, context: Any, run: Callable[..., None], life: int) -> None:
         for attempts_left in reversed(range(_ATTEMPTS)):
-            self._socket, theirs = socket.socketpair()
+            self._socket, theirs = _connection()
             self._socket.settimeout(_PATIENCE)
             self._process: multiprocessing.process.BaseProcess = context.Process(
                 target=_serve, args=(theirs, self._socket, run, life), name="headrace-template", daemon=True
@@ -127,8 +127,9 @@ class Template:
         """Ends the template. Idempotent."""
         with contextlib.suppress(ValueError):  # closed already
             self._process.kill()
-            # `join` would wait for its sentinel, which workers that were forked from it keep open.
-            with contextlib.suppress(ProcessLookupError), _pidfd(self._process.pid) as ended:
+            # `join` would wait for its sentinel, which workers that were forked from it keep open. An error: it has
+            # ended already, or no descriptor is left.
+            with contextlib.suppress(OSError), _pidfd(self._process.pid) as ended:
                 multiprocessing.connection.wait([ended], 5)
             close(self._process)
         self._socket.close()  # after the kill: one that is about to say that it is there must not print an error
@@ -184,13 +185,21 @@ def _pidfd(pid: int | None) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _connection() -> tuple[socket.socket, socket.socket]:
+    """Two ends that wait as long as it takes, whatever the program's ``socket.setdefaulttimeout``."""
+    ends = socket.socketpair()
+    for end in ends:
+        end.settimeout(None)
+    return ends
+
+
 @contextlib.contextmanager
 def _gate() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two ends of a connection: what is forked waits at the second one, and ends if nothing comes from the first one.
 
     So no process runs of which nobody here knows, however a request fails.
     """
-    ours, theirs = socket.socketpair()
+    ours, theirs = _connection()
     with ours, theirs:
         try:
             yield ours, theirs
@@ -255,6 +264,7 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
             requests.sendall(_PID.pack(-errno.EMFILE))
             continue
         with socket.socket(fileno=gates[0]) as gate:
+            gate.settimeout(None)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of libraries that had threads in the main process; here are none
                 pid = _fork_orphan()
