@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch._utils import ExceptionWrapper
 
 from headrace.data import WorkerTraceback
+from headrace.data._workers.errors import set_in
 
 
 def as_pytorch_says(error: BaseException) -> BaseException:
@@ -17,13 +18,13 @@ def as_pytorch_says(error: BaseException) -> BaseException:
     kind = origin.kind or type(error)
     wrapper = ExceptionWrapper((kind, error, None), f"in DataLoader worker process {origin.worker}")
     wrapper.exc_msg = f"{origin.text.rstrip()}\n{origin.culprit}.\n"
-    error.__cause__ = None
+    set_in(error, "__cause__", None)
     try:
         wrapper.reraise()
     except BaseException as raised:
         rephrased = raised
         if not isinstance(raised, (kind, RuntimeError)):  # PyTorch's attempt has failed, of which nobody needs to know
             rephrased = RuntimeError(f"Caught {kind.__name__} {wrapper.where}.\nOriginal {wrapper.exc_msg}")
-        rephrased.__cause__ = error
+        set_in(rephrased, "__cause__", error)
         return rephrased.with_traceback(None)
     return error

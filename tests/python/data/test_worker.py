@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import pdb
 import traceback
 from typing import Any, ClassVar
@@ -152,6 +153,11 @@ def _reduced(one: int, two: int) -> Reduced:
     return Reduced(one, two=two)
 
 
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    row: int
+
+
 ERRORS = {
     "errno": (NoShard("/a/b"), ("errno", "strerror", "filename", "path")),
     "import": (NoCodec("xz"), ("name", "path", "msg")),
@@ -159,6 +165,7 @@ ERRORS = {
     "doubled": (NoRecord("x"), ()),
     "slots": (Slotted(3), ("row",)),
     "reduced": (Reduced(1, two=2), ("one", "two")),
+    "frozen": (FrozenError(3), ("row",)),
     "built in": (FileNotFoundError(2, "gone", "/a", None, "/b"), ("errno", "filename", "filename2")),
 }
 
@@ -173,9 +180,10 @@ class RaisingOne(Ints):
 
 
 @pytest.mark.parametrize("which", ERRORS)
-def test_an_error_keeps_what_pythons_own_classes_keep(which: str) -> None:
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_error_keeps_what_pythons_own_classes_keep(which: str, num_workers: int) -> None:
     error, attributes = ERRORS[which]
-    got = run(DataLoader(RaisingOne(error), num_workers=1))[0]
+    got = run(DataLoader(RaisingOne(error), num_workers=num_workers))[0]
     assert type(got) is type(error)
     assert (str(got), got.args) == (str(error), error.args)
     for name in attributes:

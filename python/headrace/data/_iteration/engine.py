@@ -32,7 +32,7 @@ from headrace.data._samples.in_process_batches import HandOver
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._untold_state import UntoldState
 from headrace.data._workers.dataset_snapshot import Snapshot
-from headrace.data._workers.errors import KeptErrors, decode_error
+from headrace.data._workers.errors import KeptErrors, add_note, decode_error
 from headrace.data._workers.group import WorkerGroup
 from headrace.data._workers.sample_maker import SampleMaker
 from headrace.data._workers.stalls import stall_watch
@@ -299,8 +299,7 @@ class Engine:
         if isinstance(error, StopIteration):  # which would end the consumer's loop
             cause, error = error, RuntimeError("a sample raised StopIteration when it was unpickled")
             error.__cause__ = cause
-        if hasattr(error, "add_note"):
-            error.add_note(f"Batch {batch.batch} of epoch {batch.epoch}{self._samples_of(batch)} could not be decoded.")
+        add_note(error, f"Batch {batch.batch} of epoch {batch.epoch}{self._samples_of(batch)} could not be decoded.")
         return error
 
     def _samples_of(self, batch: _core.ReadyBatch) -> str:

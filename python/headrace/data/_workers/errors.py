@@ -53,6 +53,16 @@ def caused_by(error: BaseException, cause: BaseException) -> BaseException:
     return error.with_traceback(cause.__traceback__)
 
 
+def set_in(error: BaseException, name: str, value: object) -> None:
+    """Sets an attribute also of an exception whose class refuses it, as a frozen dataclass does."""
+    BaseException.__setattr__(error, name, value)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):  # since Python 3.11
+        set_in(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
 def copied_error(error: BaseException) -> BaseException:
     for form in _forms(error):
         with contextlib.suppress(Exception):
@@ -118,9 +128,12 @@ def _assembled(
     # It sets what Python's own classes keep outside ``args`` and ``__dict__``: an errno, say, or an encoding.
     built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     built_in.__init__(error, *arguments)
-    error.args = args
-    if state:
+    set_in(error, "args", args)
+    if state and kind.__setstate__ is not BaseException.__setstate__:
         error.__setstate__(state)
+    elif state:
+        for name, value in state.items():
+            set_in(error, name, value)
     return error
 
 
@@ -212,7 +225,7 @@ def decode_error(message: bytes) -> BaseException:
     unpickled = None if pickled is None else _unpickled(pickled)
     error = unpickled if isinstance(unpickled, Exception) else RuntimeError(description)
     kind = None if packed_kind is None else _unpickled(packed_kind)
-    error.__cause__ = WorkerTraceback(culprit, trace, _unpickled(packed_index), worker, kind)
+    set_in(error, "__cause__", WorkerTraceback(culprit, trace, _unpickled(packed_index), worker, kind))
     return error
 
 

@@ -43,6 +43,7 @@ from headrace.data._workers.blame import pause_before_retry
 from headrace.data._workers.dataset_updates import UpdateError, UpdateReader, started_at
 from headrace.data._workers.errors import (
     KeptErrors,
+    add_note,
     caused_by,
     copied_error,
     described_error,
@@ -208,6 +209,11 @@ class SampleMaker:
         # A stream that does not begin ends with this batch, whichever workers try to begin it meanwhile.
         ended = self.reader is not None and self.reader.is_broken
         self.producer.fail(claim, self._encode(error, claim), ended)
+
+    def _raise_in_child(self, error: BaseException) -> None:
+        """In a child that the user's code has forked, raises what is to end it: it does not serve claims."""
+        if os.getpid() != self._process:
+            raise error
 
     def _serve(self, claim: _core.Claim) -> None:
         producer = self.producer
