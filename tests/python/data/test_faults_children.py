@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from fault_harness import run
 from loader_datasets import Ints
 
-from headrace.data import DataLoader
+from headrace.data import DataLoader, IterableDataset
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -57,6 +60,43 @@ def test_a_worker_with_threads_that_is_let_go_finishes_its_samples() -> None:
     result = run("let_go")
     assert result["made twice"] == []
     assert result["exact"]
+
+
+def in_a_child() -> None:
+    """Forks a child, which leaves as a program does that has come to its end, and waits for it."""
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+class Forking(Ints):
+    def __getitem__(self, index: int) -> int:
+        if index == 6:
+            in_a_child()
+        return index
+
+
+class ForkingStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return map(Forking(20).__getitem__, range(20))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments"),
+    [
+        (Forking(20), {}),
+        (Forking(20), {"collate_fn": np.array}),
+        (ForkingStream(), {}),
+        (Ints(20), {"worker_init_fn": lambda number: in_a_child()}),
+    ],
+    ids=["samples", "collation", "stream", "worker_init_fn"],
+)
+def test_a_child_that_a_worker_forks_is_not_a_worker(dataset: Any, arguments: dict[str, Any]) -> None:
+    loader = DataLoader(dataset, batch_size=5, num_workers=2, multiprocessing_context="fork", **arguments)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [list(range(begin, begin + 5)) for begin in range(0, 20, 5)]
+    assert loader.stats()["worker_deaths"] == 0
 
 
 def test_workers_are_the_first_to_go_when_memory_runs_out() -> None:

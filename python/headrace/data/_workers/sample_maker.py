@@ -94,6 +94,7 @@ class SampleMaker:
         self._sent: WorkerTask | None = None
         self.info: WorkerInfo | None = None
         self._number = producer_id
+        self._process = os.getpid()
         self._errors = errors
         self.reader: StreamReader | None = None
         self._hand_over = hand_over
@@ -158,6 +159,7 @@ class SampleMaker:
         try:
             self.task.worker_init_fn(worker_id)
         except BaseException as error:  # SystemExit, too: the consumer must hear of it
+            self._raise_in_child(error)
             self._init_error = error
             self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
@@ -198,6 +200,7 @@ class SampleMaker:
 
     def _fail(self, claim: _core.Claim, error: BaseException) -> None:
         """Ends a claim because of an exception: whatever it is, it fails the batch, not the worker."""
+        self._raise_in_child(error)
         here = self._errors is not None and threading.current_thread() is threading.main_thread()
         if here and isinstance(error, KeyboardInterrupt):
             raise error  # not the sample's doing
@@ -467,8 +470,7 @@ class SampleMaker:
             except Exception:  # the indices may be what cannot be read
                 culprit = "A sample could not be made"
         if self._errors is not None:
-            if hasattr(error, "add_note"):
-                error.add_note(culprit + ".")
+            add_note(error, culprit + ".")
             return self._errors.keep(error, claim.epoch)
         # Half of the room: another thread or process may fail at the same time.
         info = get_worker_info()

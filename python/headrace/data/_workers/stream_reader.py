@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pickle
 import traceback
 import warnings
@@ -92,6 +93,7 @@ class StreamReader:
     def __init__(self, dataset: Any, task: StreamTask, worker_id: int, interruptible: bool) -> None:
         self._dataset = dataset
         self._interruptible = interruptible
+        self._process = os.getpid()
         self._task = task
         self._stream = worker_id if task.own else 0
         self._start = task.starts.get(self._stream)
@@ -337,7 +339,7 @@ class StreamReader:
         try:
             self._take()
         except BaseException as error:
-            if self._is_interrupt(error):
+            if self._is_interrupt(error) or os.getpid() != self._process:
                 raise
             # that batch was, or will be, reported as failed
 
