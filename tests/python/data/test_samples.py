@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,40 @@ def test_attributes_of_a_container_are_those_of_the_batchs_first_sample() -> Non
     assert [sample["a"] for sample in samples] == list(range(8))
 
 
+def tagged(container: Any, tag: int) -> Any:
+    if tag >= 2:
+        container.tag = tag
+    return container
+
+
+def partly_filled(index: int) -> Example:
+    sample = Example(np.zeros(2), index)
+    if index < 2:
+        del sample.label
+    return sample
+
+
+# Samples of the same types, of which the third and fourth are not to be collated as the first and second.
+CHANGING: dict[str, Callable[[int], Any]] = {
+    "objects, then numbers": lambda i: np.array([i, i], float if i >= 2 else object),
+    "numbers, then objects": lambda i: np.array([i, i], object if i >= 2 else float),
+    "records of objects": lambda i: np.zeros(1, [("a", "i4" if i >= 2 else "O")])[0],
+    "attributes of a dict": lambda i: tagged(NamedDict(a=i), i),
+    "attributes of a list": lambda i: tagged(NamedList([i]), i),
+    "fields of a dataclass": partly_filled,
+}
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_samples_of_the_batches_before_do_not_matter(kind: str, num_workers: int) -> None:
+    samples = [CHANGING[kind](i) for i in range(4)]
+    got = list(DataLoader(Samples(samples), batch_size=2, num_workers=num_workers))
+    for batch, expected in zip(got, (default_collate(samples[:2]), default_collate(samples[2:]))):
+        assert equal(batch, expected)
+        assert getattr(batch, "tag", None) == getattr(expected, "tag", None)
+
+
 def test_a_dataclass_of_a_batch_is_made_without_its_init() -> None:
     got = load([Checked(1.0), Checked(2.0)])
     assert type(got) is Checked
@@ -201,6 +235,21 @@ def test_structured_arrays_stay_structured() -> None:
     samples = [np.array([(i, (i, i))], dtype) for i in range(3)]
     assert load(samples).dtype == dtype
     assert load(samples)["a"].tolist() == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">M8[s]", np.dtype([("a", "i1"), ("b", "f8")], align=True)], ids=str)
+@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+def test_elements_keep_their_order_of_bytes_and_their_padding(shape: tuple[int, ...], dtype: Any) -> None:
+    got = load([np.ones(shape, dtype), np.zeros(shape, dtype)])
+    assert got.dtype == np.dtype(dtype)
+    assert repr(got.dtype) == repr(np.dtype(dtype))
+
+
+def test_numbers_with_fields_keep_these() -> None:
+    dtype = np.dtype(("<i4", [("low", "<i2"), ("high", "<i2")]))
+    got = load([np.full(2, i << 16, dtype) for i in range(3)])
+    assert got.dtype.names == ("low", "high")
+    assert got["high"].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
 @pytest.mark.parametrize(

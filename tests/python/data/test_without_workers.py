@@ -108,12 +108,29 @@ class Scaled(collections.namedtuple("Scaled", "x y")):
         return super().__new__(cls, [x], y)
 
 
+class Twice(collections.namedtuple("Twice", "x y")):
+    def __new__(cls, x: Any) -> Any:
+        return super().__new__(cls, x, x)
+
+
+class Marked(collections.namedtuple("Marked", "x")):
+    mark = ""
+
+
+def marked(value: Any) -> Marked:
+    made = Marked(value)
+    made.mark = "here"
+    return made
+
+
 OF_ITS_OWN: dict[str, Callable[[Any], Any]] = {
     "reversed": lambda value: Reversed([value, 2]),
     "squares": lambda value: Squares(3),
     "store": lambda value: Store({"a": value}),
     "counted": lambda value: Counted(a=value),
     "scaled": lambda value: Scaled(value, 2),
+    "twice": lambda value: Twice(value),
+    "marked": marked,
     "range": lambda value: range(1000, 1003),
     "array": lambda value: array.array("i", [1, 2]),
     "deque": lambda value: collections.deque([value, 2], maxlen=2),
@@ -122,10 +139,13 @@ OF_ITS_OWN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# Of a counted and a scaled one, pickle makes something else.
+# Of these, pickle makes something else, or nothing.
+NOT_FOR_WORKERS = ("counted", "scaled", "twice")
+
+
 @pytest.mark.parametrize(
     ("kind", "num_workers"),
-    [*((kind, 0) for kind in OF_ITS_OWN), *((kind, 1) for kind in OF_ITS_OWN if kind not in ("counted", "scaled"))],
+    [*((kind, 0) for kind in OF_ITS_OWN), *((kind, 1) for kind in OF_ITS_OWN if kind not in NOT_FOR_WORKERS)],
 )
 @pytest.mark.parametrize("batch_size", [2, None])
 @pytest.mark.parametrize("value", [7, np.arange(3)], ids=["number", "array"])

@@ -52,7 +52,9 @@ def fits_layout(leaves: int, tree: bytes) -> bool:
 
 def dtype_in_tree(dtype: np.dtype[Any] | None) -> np.dtype[Any] | str | None:
     """What stands for a dtype in :data:`Dtypes`."""
-    return dtype.str if dtype is not None and dtype.kind in "biufcmMSU" and dtype.metadata is None else dtype
+    if dtype is None or dtype.names is not None or dtype.metadata is not None:
+        return dtype
+    return dtype.str if dtype.kind in "biufcmMSU" else dtype
 
 
 def dtype_of_tree(dtype: np.dtype[Any] | str | None) -> np.dtype[Any] | None:

@@ -252,7 +252,8 @@ class _Collation:
             return self._ragged(arrays, form, samples, where, rule)
         self._check_shapes(arrays, samples, where)
         if arrays[0].ndim == 0 and form is None:
-            return np.stack(arrays)
+            # NumPy makes the bytes native and packs records.
+            return np.stack(arrays).astype(_common_dtype(arrays), copy=False)
         return self._stacked(arrays, form)
 
     def _check_dtypes(self, arrays: list[Array], where: str) -> None:

@@ -80,6 +80,13 @@ def shell_of(value: Any) -> tuple[Any, ...] | None:
     return function, arguments, state
 
 
+def may_have_shell(cls: type[Any]) -> bool:
+    """Whether :func:`shell_of` may find more in one instance of a list or dict than in another: attributes."""
+    if not issubclass(cls, (list, dict)) or cls in (list, dict, collections.OrderedDict):
+        return False
+    return cls.__dictoffset__ != 0 or bool(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+
+
 def _from_shell(shell: tuple[Any, ...]) -> Any:
     function, arguments, state = shell
     container = function(*arguments)
@@ -152,14 +159,25 @@ def with_parts(value: Any, parts: list[Any]) -> Any:
     """
     if isinstance(value, Mapping):
         return _like_mapping(value, dict(zip(value, parts)))
-    if is_namedtuple(value):
-        return type(value)(*parts)
+    if isinstance(value, tuple):
+        return tuple(parts) if type(value) is tuple else _like_tuple(value, parts)
     if is_dataclass(value):
         made = copy.copy(value)
         for name, part in zip(field_names(value), parts):
             object.__setattr__(made, name, part)
         return made
-    return tuple(parts) if type(value) is tuple else make_sequence(type(value), shell_of(value), parts)
+    return make_sequence(type(value), shell_of(value), parts)
+
+
+def _like_tuple(value: tuple[Any, ...], parts: list[Any]) -> Any:
+    """As :func:`with_parts`, whatever the ``__new__`` of its class takes."""
+    try:
+        made = tuple.__new__(type(value), parts)
+    except TypeError:  # a class of C's, such as torch.Size
+        return make_sequence(type(value), None, parts)
+    if hasattr(made, "__dict__"):
+        made.__dict__.update(value.__dict__)
+    return made
 
 
 def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from headrace.data._samples.containers import (
     is_sequence,
     make_dataclass,
     make_mapping,
+    may_have_shell,
     shell_of,
 )
 from headrace.data._samples.tensors import EXTENSION_TYPES, Form, array_of_tensor, converters, is_tensor, to_torch
@@ -111,26 +113,32 @@ class _Walk:
             keys, shell = tuple(value), shell_of(value)
             children, nodes = self._visit_all([value[key] for key in keys], in_sequence=False)
             structure: Structure = ("dict", kind, shell, keys, children)
-            return structure, (NodeKind.MAPPING, kind, keys, nodes) if shell is None else (NodeKind.WHOLE, kind)
+            whole = shell is not None or may_have_shell(kind)
+            return structure, (NodeKind.WHOLE, kind) if whole else (NodeKind.MAPPING, kind, keys, nodes)
         if is_namedtuple(value):
             children, nodes = self._visit_all(value)
             return ("namedtuple", kind, children), (NodeKind.SEQUENCE, kind, nodes)
         if is_dataclass(value):
             names = field_names(value)
             children, nodes = self._visit_all([getattr(value, name) for name in names])
-            return ("dataclass", kind, names, children), (NodeKind.FIELDS, kind, names, nodes)
+            structure = ("dataclass", kind, names, children)
+            # The writer would miss the others in a sample that has them.
+            whole = len(names) < len(dataclasses.fields(value))
+            return structure, (NodeKind.WHOLE, kind) if whole else (NodeKind.FIELDS, kind, names, nodes)
         if is_sequence(value):
             shell = shell_of(value)
             children, nodes = self._visit_all(value)
             plain = kind is list or isinstance(value, tuple)
             structure = ("list", children) if plain else ("sequence", kind, shell, children)
             # The writer reads lists and tuples, and would miss whatever else a container holds.
-            writes = isinstance(value, (list, tuple)) and (plain or shell is None)
+            writes = plain or (isinstance(value, list) and shell is None and not may_have_shell(kind))
             return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
         if is_other_array(value) and not self._as_tensors:
             return self._leaf(value.dtype), (NodeKind.WHOLE, kind)  # the writer reads no such memory
-        # PyTorch transposes sequences, and so makes tuples of elements that it does not stack.
         leaf = self._leaf(None)
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.hasobject:
+            return leaf, (NodeKind.WHOLE, kind)  # the writer would take any array of that type for one of objects
+        # PyTorch transposes sequences, and so makes tuples of elements that it does not stack.
         return ("objects", leaf[1]) if self._as_tensors and in_sequence else leaf, (NodeKind.OBJECT, kind)
 
     def _visit_all(self, values: Any, in_sequence: bool = True) -> tuple[list[Structure], tuple[Node, ...]]:
