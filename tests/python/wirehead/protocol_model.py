@@ -2,8 +2,10 @@
 a time in an order that a seed decides.
 
 Between any two operations a process may be killed or stand still, for longer than LEASE too; the wall clock may be set;
-what a process has sent may arrive after its end, or once more; chunks may be lost; somebody may clean the cache, or
-restore a backup. The processes run the product's own code. What must not happen is noted down in ``World.problems``.
+what a process has sent may arrive after its end, or once more; it may read what was there a while ago; chunks may be
+lost; somebody may clean the cache, or restore a backup. The clocks of two processes differ in speed by up to 9%. In the
+end, none of this happens any more, and all must go on. The processes run the product's own code. What must not happen
+is noted down in ``World.problems``.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import contextlib
 import random
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
 import pytest
@@ -25,13 +27,15 @@ import headrace.wirehead._protocol.writer as writers
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache, Swap, versions_of
 from headrace.wirehead._protocol.generation_manager import GenerationManager
+from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
-from headrace.wirehead._stores.store import SETTINGS, SWAPS, samples_table, version_key
+from headrace.wirehead._stores.store import SWAPS, samples_table, version_key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, CorruptSampleError
 
 LEASE, CAP = 30.0, 3
+_QUIET = 6000  # operations in which all must go on, once nothing disturbs them any more
 
 Tables = dict[tuple[Union[str, None], str], dict[str, Any]]
 
@@ -54,6 +58,7 @@ class Actor:
         self._world, self.process, self._action = world, process, action
         self._turn, self._back = _taken(), _taken()
         self.has_ended = self.is_killed = False
+        self.sent: Callable[[], object] | None = None  # what it waits for
         self.is_looking = False  # whether it looks at its lease, to act then
         self.is_deciding = False  # whether it has seen that, and is about to act
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -102,6 +107,8 @@ class World:
             of the protocol exclude does not happen: no request outlives a restore, and none comes between a manager's
             last look and what it does then. A process that was there before may be wrong until it notices,
             but makes no swap that lacks a sample; and for those that come after it, all is as it should be.
+        lags: a process may see for a while no more than it has seen or written already, as it does at a replica set
+            whose primary changes.
         tells: other processes tell readers of earlier generations now and then, which may be gone.
         block: samples per block; CAP or more: there is one block, of which managers write down nothing.
     """
@@ -112,18 +119,22 @@ class World:
         cleans: bool = False,
         damages: bool = False,
         restores: bool = False,
+        lags: bool = False,
         tells: bool = False,
         block: int = CAP,
     ) -> None:
         self.tells, self.block = tells, block
         self.rng = random.Random(seed)
-        self.cleans, self.damages, self.restores = cleans, damages, restores
+        self.cleans, self.damages, self.restores, self.lags = cleans, damages, restores, lags
         self.time, self.wall = 1000.0, 1e9
         self.tables: Tables = {}
+        self.states: list[Tables] = [{}]  # after each write, if it lags
         self.problems: list[str] = []
         self.swaps = 0
+        self._is_quiet = False
         self.running: Actor | None = None
         self._actors: list[Actor] = []
+        self._leases: dict[int, Callable[[], Lease | None]] = {}  # of a process
         self._numbers = iter(range(1, 1 << 30))
         self._asleep: dict[int, float] = {}  # until when, by process
         self._late: list[Callable[[], object]] = []  # what arrives some time
@@ -132,9 +143,13 @@ class World:
         self.dropped: set[tuple[str | None, int]] = set()
         self._backups: list[Tables] = []
         self._era = 0  # how many backups have been restored
+        self._newest = 0  # the highest generation that was current when one was
+        self._losses = 0  # how many backups have been restored and caches cleaned
         self._acknowledged: dict[tuple[str | None, int, int], int] = {}
+        self._origins: dict[tuple[str | None, int, int], tuple[str, int]] = {}  # lease and number they were put under
         self._read: dict[tuple[str | None, int, int], int] = {}
-        self.config = Config.load({"DBNAME": "model", "SWAP_CAP": CAP, "LEASE": LEASE, "MONGOHOST": "model"})
+        keys = {"DBNAME": "model", "SWAP_CAP": CAP, "MONGOHOST": "model"}
+        self._configs = [Config.load({**keys, "LEASE": lease}) for lease in (LEASE, LEASE, 2 * LEASE)]
 
     def run(self, steps: int, writers: int = 2, readers: int = 1, managers: int = 2) -> World:
         """So many operations."""
@@ -144,27 +159,49 @@ class World:
         try:
             for _ in range(steps):
                 self._disturb()
-                awake = [a for a in self._actors if self._asleep.get(a.process, 0) <= self.time]
-                if not awake:
-                    self.time += 1
-                    continue
-                actor = self.rng.choice(awake)
-                actor.go()
-                self.time += self.rng.choice((0.01, 0.1, 0.5))
-                if actor.has_ended:
-                    self._actors.remove(actor)
+                self._go()
                 if self.problems:
-                    break
+                    return self
+            self._calm_down()
             self._check()
         finally:
             for actor in self._actors:
                 actor.kill()
         return self
 
+    def _go(self) -> None:
+        """One operation of some process."""
+        awake = [actor for actor in self._actors if self._asleep.get(actor.process, 0) <= self.time]
+        if not awake:
+            self.time += 1
+            return
+        actor = self.rng.choice(awake)
+        actor.go()
+        self.time += self.rng.choice((0.01, 0.1, 0.5))
+        if actor.has_ended:
+            self._end(actor.process)
+
+    def _calm_down(self) -> None:
+        """All that is under way arrives; nothing else happens from now on. There are swaps, and no leftovers."""
+        while self._late:
+            self._deliver()
+        self._asleep.clear()
+        self._is_quiet, swaps = True, self.swaps
+        for _ in range(_QUIET):
+            self._go()
+            if self.problems or (self.swaps >= swaps + 2 and len({of for of, _ in self.tables if of}) == 1):
+                return
+        self.problems.append("the cache stands still, or keeps what was cleaned")
+
     def operation(self, action: Callable[[], Any], repeats: bool = False) -> Any:
         """One operation of a store: something else may happen before it and after it."""
+        actor = self.running
+        if actor is not None:
+            actor.sent = action
         self._pause()
-        if repeats and self.rng.random() < 0.03:
+        if actor is not None:
+            actor.sent = None
+        if repeats and not self._is_quiet and self.rng.random() < 0.03:
             self._late.append(action)
         result = action()
         if self.rng.random() < 0.3:
@@ -175,6 +212,17 @@ class World:
         actor = self.running
         if actor is not None and not actor.is_killed and threading.current_thread() is actor._thread:
             actor.pause()
+
+    def wrote(self) -> int:
+        """The number of the state after a write."""
+        if self.lags:
+            self.states.append(self._copy(self.tables))
+        return len(self.states) - 1
+
+    def begins_to_lag(self) -> float:
+        """Until when a process does, from a moment on when it reads."""
+        begins = self.lags and not self._is_quiet and self.rng.random() < 0.02
+        return self.time + self.rng.choice((3, LEASE, 3 * LEASE)) if begins else 0.0
 
     def looks(self) -> None:
         """Called when a document is looked up."""
@@ -187,67 +235,95 @@ class World:
 
     def start_thread(self, action: Callable[[], None]) -> None:
         """Another thread of the process that runs."""
-        assert self.running is not None
-        self._actors.append(Actor(self, self.running.process, action))
+        self._actors.append(Actor(self, self._process, action))
 
     def _begin(self, role: Callable[[], None]) -> None:
-        def again() -> None:
-            while True:
-                with contextlib.suppress(CacheGoneError):  # a supervisor starts it anew
-                    role()
-                self._pause()
+        def begin() -> None:
+            losses = self._losses
+            try:
+                role()
+            except CacheGoneError as error:  # a supervisor starts it anew
+                if losses == self._losses:
+                    self.problems.append(f"a process ended although its cache was there: {error}")
 
-        again.role = role  # type: ignore[attr-defined]
-        self._actors.append(Actor(self, next(self._numbers), again))
+        begin.role = role  # type: ignore[attr-defined]
+        self._actors.append(Actor(self, next(self._numbers), begin))
+
+    def _end(self, process: int) -> None:
+        """It has ended, or is killed; if it has a role, another one takes it."""
+        for actor in [actor for actor in self._actors if actor.process == process]:
+            self._actors.remove(actor)
+            self._leases.pop(process, None)
+            if actor.sent is not None and not self._is_quiet and self.rng.random() < 0.5:
+                self._late.append(actor.sent)
+            actor.kill()
+            if (role := getattr(actor._action, "role", None)) is not None:
+                self._begin(role)
 
     def _disturb(self) -> None:
         chance = self.rng.random()
-        if chance < 0.004:
-            process = self.rng.choice(self._actors).process
-            self._asleep[process] = self.time + self.rng.choice((3, LEASE / 2, LEASE * 1.5, LEASE * 4))
-        elif chance < 0.012:
-            self.wall += self.rng.choice((-3600, -LEASE, LEASE, 3600))
-        elif chance < 0.014:
-            victim = self.rng.choice(self._actors).process
-            for actor in [actor for actor in self._actors if actor.process == victim]:
-                self._actors.remove(actor)
-                actor.kill()
-                if (role := getattr(actor._action, "role", None)) is not None:
-                    self._begin(role)
-        elif chance < 0.015:  # the machine was suspended
-            self.time += 2 * LEASE
-            self._asleep = {process: until + 2 * LEASE for process, until in self._asleep.items()}
-        elif chance < 0.025 and self._late:
+        for share, happen in self._troubles():
+            if chance < share:
+                happen()
+                return
+            chance -= share
+
+    def _troubles(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What may happen, and how often."""
+        yield 0.004, self._suspend
+        yield 0.008, self._set_the_clock
+        yield 0.002, lambda: self._end(self.rng.choice(self._actors).process)
+        yield 0.001, self._suspend_the_machine
+        yield 0.01, self._deliver
+        if self.damages:
+            yield 0.001, self._lose_a_chunk
+        if self.cleans:
+            yield 0.0006, self._clean
+        if self.restores:
+            yield 0.014, self._back_up
+            yield 0.02 if getattr(self.running, "is_looking", False) else 0.001, self._restore
+
+    def _suspend(self) -> None:
+        process = self.rng.choice(self._actors).process
+        self._asleep[process] = self.time + self.rng.choice((3, LEASE / 2, LEASE * 1.5, LEASE * 4))
+
+    def _set_the_clock(self) -> None:
+        self.wall += self.rng.choice((-3600, -LEASE, LEASE, 3600))
+
+    def _suspend_the_machine(self) -> None:
+        self.time += 2 * LEASE
+        self._asleep = {process: until + 2 * LEASE for process, until in self._asleep.items()}
+
+    def _deliver(self) -> None:
+        if self._late:
             self._late.pop(self.rng.randrange(len(self._late)))()
-        elif chance < 0.026 and self.damages:
-            self._lose_a_chunk()
-        elif chance < 0.0264 and self.cleans:
-            self._clean()
-        elif chance < 0.04 and self.restores:
-            self._backups = [*self._backups[-3:], self._copy(self.tables)]
-        elif (
-            chance < (0.06 if getattr(self.running, "is_looking", False) else 0.041)
-            and self.restores
-            and self._backups
-            and not any(actor.is_deciding for actor in self._actors)
-        ):
-            self._restore()
 
     def _clean(self) -> None:
-        self._cleaned |= {str(settings["incarnation"]) for settings in self.tables.get((None, SETTINGS), {}).values()}
-        self.tables.clear()
+        self._actors.append(Actor(self, next(self._numbers), lambda: Memory(self).clean()))
+
+    def cleaned(self, incarnation: str) -> None:
+        """Called when the settings are removed."""
+        self._cleaned.add(incarnation)
+        self._losses += 1
+
+    def _back_up(self) -> None:
+        self._backups = [*self._backups[-3:], self._copy(self.tables)]
 
     @staticmethod
     def _copy(tables: Tables) -> Tables:
         return {name: dict(table) for name, table in tables.items()}
 
     def _restore(self) -> None:
+        if not self._backups or any(actor.is_deciding for actor in self._actors):
+            return
+        self._newest = max(self._newest, *map(self._current, {of for of, _ in self.tables}), 0)
         self.tables.clear()
         self.tables.update(self._copy(self.rng.choice(self._backups)))
         self._late.clear()
-        for of_before in (self._acknowledged, self._read, self.dropped):
+        for of_before in (self._acknowledged, self._origins, self._read, self.dropped):
             of_before.clear()
         self._era += 1
+        self._losses += 1
 
     def _lose_a_chunk(self) -> None:
         tables = [table for (_, name), table in self.tables.items() if name.endswith(".chunks") and table]
@@ -256,14 +332,17 @@ class World:
             name = self.rng.choice(sorted(table))
             del table[name]
             self._damaged.add(name)
+            self.wrote()
 
     def _cache(self) -> Cache:
-        return Cache(self.config, Memory(self), clock=lambda: self.time)
+        config, speed = self.rng.choice(self._configs), self.rng.choice((0.955, 1, 1.045))
+        return Cache(config, Memory(self, config), clock=lambda: self.time * speed)
 
     def _write(self) -> None:
         era, cache = self._era, self._cache()
         stop: Any = Event(self.wait)
         writer = Writer(cache, stop)
+        self._leases[self._process] = lambda: writer._lease
         while True:
             value = next(self._numbers)
             stored = writer.put((value, value))
@@ -272,9 +351,10 @@ class World:
                 continue
             key = (cache.incarnation, *stored)
             is_clean = cache.incarnation in self._cleaned
-            if key in self._acknowledged and not is_clean and not self._is_damaged(cache, *stored):
+            if key in self._acknowledged and not is_clean and not self._is_damaged(*key):
                 self.problems.append(f"{stored} was acknowledged twice")
-            self._acknowledged[key] = value
+            assert writer._lease is not None
+            self._acknowledged[key], self._origins[key] = value, (writer._lease.key, writer._number - 1)
 
     def _keep(self) -> None:
         manager = _Manager(self, self._cache())
@@ -286,6 +366,7 @@ class World:
     def _read_all(self) -> None:
         era, cache = self._era, self._cache()
         reader = Reader(cache, ("data", "label"))
+        self._leases[self._process] = lambda: reader._lease
         while True:
             try:
                 generation = reader.pin_current(-1, keep=self.tells and self.rng.random() < 0.5)
@@ -301,7 +382,7 @@ class World:
                 except CorruptSampleError as error:
                     if not reader.is_certain(generation) or era < self._era:
                         break
-                    if not self._is_damaged(cache, generation, id):
+                    if not self._is_damaged(cache.incarnation, generation, id):
                         with contextlib.suppress(CacheGoneError):
                             cache.check_is_there()
                             self.problems.append(f"a pinned generation cannot be read: {error}")
@@ -312,32 +393,44 @@ class World:
                 if cache.incarnation not in self._cleaned and self._read.setdefault(key, value) != value:
                     self.problems.append(f"sample {id} of generation {generation} had two contents")
 
+    @property
+    def _process(self) -> int:
+        """The one that runs."""
+        assert self.running is not None
+        return self.running.process
+
+    def buried(self, dead: set[str]) -> None:
+        """Called with the keys of the leases that a manager takes for dead: none of them may act on its lease."""
+        for lease_of in self._leases.values():
+            lease = lease_of()
+            if lease is not None and lease.key in dead and lease._is_alive():
+                self.problems.append(f"{lease.key} is taken for dead, but lives")
+
     def _described(self, incarnation: str | None, generation: int, id: int) -> dict[str, Any]:
         """The table of a sample's description."""
         return self.tables.get((incarnation, samples_table(generation, id // self.block)), {})
 
-    def _is_damaged(self, cache: Cache, generation: int, id: int) -> bool:
+    def _is_damaged(self, incarnation: str | None, generation: int, id: int) -> bool:
         """Whether a chunk of a sample was lost."""
-        stored = self._described(cache.incarnation, generation, id)
+        stored = self._described(incarnation, generation, id)
         versions = [stored.get(version_key(id, version)) for version in range(10)]
         return any(d is not None and self._damaged.intersection(chunk_names(d, [0])) for d in versions)
 
     def _check(self) -> None:
         """Nothing that was acknowledged is lost, unless it was dropped as it should be."""
         self.running = None
-        settings = self.tables.get((None, SETTINGS), {}).get("settings")
-        if settings is None:
-            return
         cache = self._cache()
         current = cache.current()
-        of = cache.incarnation
-        for (incarnation, generation, id), value in self._acknowledged.items():
-            if incarnation != of or generation < current:
+        for (of, generation, id), value in self._acknowledged.items():
+            if of != cache.incarnation:
+                if of not in self._cleaned:
+                    self.problems.append(f"sample {id} of generation {generation} was acknowledged for another cache")
+                continue
+            if generation < current or self._is_damaged(of, generation, id):
                 continue
             description = cache.sample(generation, id)
-            if description is None or self._is_damaged(cache, generation, id):
-                if not self._is_damaged(cache, generation, id):
-                    self.problems.append(f"acknowledged sample {id} of generation {generation} is gone")
+            if description is None:
+                self.problems.append(f"acknowledged sample {id} of generation {generation} is gone")
                 continue
             stored = self.tables.get((of, f"{generation:012d}.chunks"), {})
             if any(name not in stored for name in chunk_names(description, [0])):
@@ -361,15 +454,24 @@ class World:
             lost = description is None or not chunks.keys() >= set(chunk_names(description, [0]))
             if lost and not (self.damages and description is not None):
                 self.problems.append(f"generation {generation} was swapped without sample {id}")
+            acknowledged = self._origins.get((incarnation, generation, id))
+            if description is None or acknowledged is None or self._is_damaged(incarnation, generation, id):
+                continue
+            if acknowledged != (description["writer"], description["number"]):
+                self.problems.append(f"generation {generation} was swapped with another sample {id}")
 
     def count_generations(self, incarnation: str | None) -> None:
         """Called when something is stored."""
-        if self._era:  # who has not noticed a restored backup yet goes on where it was
-            return
         kept = {int(name[:12]) for (of, name), table in self.tables.items() if of == incarnation and name[0].isdigit()}
         kept = {generation for generation in kept if (incarnation, generation) not in self.dropped}
-        if len(kept) > 3:
-            self.problems.append(f"more than three generations are stored: {sorted(kept)}")
+        # Who has not noticed yet that a backup was restored goes on where it was.
+        most = 3 if self._current(incarnation) > self._newest else 3 + 2 * self._era
+        if len(kept) > most:
+            self.problems.append(f"more than {most} generations are stored: {sorted(kept)}")
+
+    def _current(self, incarnation: str | None) -> int:
+        entries = self.tables.get((incarnation, SWAPS), {}).items()
+        return max((int(name[:12]) for name, entry in entries if "void" not in entry), default=0)
 
 
 class _Manager(GenerationManager):
@@ -386,6 +488,7 @@ class _Manager(GenerationManager):
             return super().step()
         finally:
             actor.is_looking = actor.is_deciding = False
+            self._world.buried(self._watch.dead)
 
     def _holds(self) -> bool:
         assert self._world.running is not None

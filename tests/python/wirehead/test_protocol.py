@@ -14,19 +14,27 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._protocol.watch import Watch
-from headrace.wirehead._stores.store import LEASES, key, samples_table
+from headrace.wirehead._stores.store import GRAVES, LEASES, key, samples_table
 
-SEEDS, STEPS = range(12), 5000
+SEEDS, STEPS = range(10), 5000
 
 
 @pytest.mark.parametrize(
-    "what", [{}, {"damages": True}, {"cleans": True}, {"restores": True}, {"tells": True, "damages": True}]
+    "what",
+    [
+        {},
+        {"lags": True},
+        {"damages": True},
+        {"cleans": True},
+        {"restores": True},
+        {"tells": True, "damages": True},
+    ],
 )
 @pytest.mark.parametrize("block", [CAP, 2], ids=["one block", "two blocks"])
 def test_nothing_is_lost_torn_or_mixed(monkeypatch: pytest.MonkeyPatch, what: dict[str, Any], block: int) -> None:
     problems, swaps = explore(monkeypatch, SEEDS, STEPS, block=block, **what)
     assert problems == []
-    assert swaps >= len(SEEDS) / (2 if block == CAP else 4)
+    assert swaps >= 4 * len(SEEDS)
 
 
 def watch_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
@@ -44,6 +52,23 @@ def trust_a_lease_for_longer_than_it_lasts(patch: pytest.MonkeyPatch) -> None:
 def acknowledge_without_a_look_at_the_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lease, "_is_alive", lambda self: True)
     patch.setattr(Lease, "_lapsed", lambda self: False)
+
+
+def bury_without_a_second_look(patch: pytest.MonkeyPatch) -> None:
+    def bury(self: Watch, suspected: list[str], found: dict[str, Any]) -> None:
+        for holder in suspected:
+            self._cache.store.insert(GRAVES, holder, {"lease": self._cache.lasts(found[holder])})
+        self.dead.update(suspected)
+
+    patch.setattr(Watch, "_bury", bury)
+
+
+def bury_without_a_grave(patch: pytest.MonkeyPatch) -> None:
+    def bury(self: Watch, suspected: list[str], found: dict[str, Any]) -> None:
+        again = self._cache.store.scan(LEASES)
+        self.dead.update(holder for holder in suspected if again.get(holder) == found[holder])
+
+    patch.setattr(Watch, "_bury", bury)
 
 
 def annul_by_removing(patch: pytest.MonkeyPatch) -> None:
@@ -86,15 +111,17 @@ def note_blocks_that_were_verified_without_another_look(patch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("leave_out", "what", "seed"),  # of a world that has missed it, which saves the search unless the protocol changes
     [
-        (watch_by_the_wall_clock, {}, 25),
-        (trust_a_lease_for_longer_than_it_lasts, {}, 11),
-        (acknowledge_without_a_look_at_the_lease, {}, 1),
+        (watch_by_the_wall_clock, {}, 0),
+        (trust_a_lease_for_longer_than_it_lasts, {}, 0),
+        (acknowledge_without_a_look_at_the_lease, {}, 0),
         (drop_without_a_look_at_the_leases, {}, 0),
-        (drop_without_a_note, {"tells": True}, 8),
+        (drop_without_a_note, {"tells": True}, 3),
+        (bury_without_a_second_look, {"lags": True}, 2),
+        (bury_without_a_grave, {"lags": True}, 123),
         (annul_by_removing, {"damages": True}, 0),
         (clean_without_an_incarnation, {"cleans": True}, 0),
-        (swap_what_was_verified_without_another_look, {"restores": True}, 22),
-        (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}, 65),
+        (swap_what_was_verified_without_another_look, {"restores": True}, 39),
+        (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}, 6),
     ],
 )
 def test_whatever_is_left_out_is_missed(

@@ -56,7 +56,7 @@ inserted and never removed before a whole generation is dropped; the only docume
    of the new cache remove them, having read the settings after they saw them. Each process checks the settings when it
    renews its lease, and when an entry is missing; if they have changed, the current generation is lower than before, or
    the lease is not as this process left it (a backup has been restored), it stops with ``CacheGoneError``. A manager
-   whose lease has been removed begins anew with what the store has: another one may have led meanwhile.
+   whose lease is not as it left it begins anew with what the store has: another one may have led meanwhile.
 8. **Restored backups.** A manager remembers what it has verified, but does not act on its memory. Before it swaps a
    generation, writes down that a block is whole, annuls samples or drops generations, it renews its lease, looks again
    at all that it acts on, looks whether the store still has that renewal, and acts. For a swap, it looks again at the
@@ -306,12 +306,16 @@ class Cache:
 
         Raises:
             TimeoutError: there was none in time.
+            CacheGoneError: this is not the cache that it was before.
         """
-        start = time.monotonic()
+        start = look = time.monotonic()
         deadline, word = start + timeout, start + _FIRST_WORD
         pause = 0.01
         while (generation := self._current_if_there()) == 0:
             now = time.monotonic()
+            if now >= look or now > deadline:
+                self.check_is_there()
+                look = now + self.config.lease / 3
             if now > deadline:
                 waited = counted(timeout, "second")
                 raise TimeoutError(f"no data after {waited}: {self._first_fill()}. Is a generator running?")

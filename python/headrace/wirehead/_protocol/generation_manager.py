@@ -176,9 +176,7 @@ class GenerationManager:
             self._checked = now
         found = store.find(LEASES, MANAGER)
         mine = {"holder": self._me, "role": MANAGER, **whose(), "generations": [], "lease": lease}
-        if found is not None and found.get("holder") == self._me:
-            self._check_is_kept(found)
-        else:
+        if not self._is_ours(found):
             self._generation = 0  # another one may have led, or a backup been restored: what was verified may be gone
         if found is not None and found.get("holder") != self._me:
             since = self._watch.since(MANAGER, found, self._cache.clock())
@@ -199,16 +197,10 @@ class GenerationManager:
         return self._leads() and self._generation == generation
 
     def _holds(self) -> bool:
-        """Whether the store has its last renewal.
-
-        Raises:
-            CacheGoneError: it has an earlier one.
-        """
-        found = self._cache.store.find(LEASES, MANAGER)
-        if found is None or found.get("holder") != self._me:
+        """Whether the store has its last renewal. If not, what was verified may be gone."""
+        if not self._is_ours(self._cache.store.find(LEASES, MANAGER)):
             self._generation = 0
             return False
-        self._check_is_kept(found)
         return True
 
     def _is_kept(self, blocks: Iterable[int]) -> bool:
@@ -234,16 +226,11 @@ class GenerationManager:
                 return False
         return self._holds()
 
-    def _check_is_kept(self, lease: Document) -> None:
+    def _is_ours(self, lease: Document | None) -> bool:
+        """Whether a lease is this one's last renewal. An earlier one may have arrived late, after another manager had
+        removed the last; or a backup has been restored.
         """
-        Raises:
-            CacheGoneError: the store has an earlier renewal of its lease than the last.
-        """
-        if lease.get("beat", 0) < self._acknowledged:
-            again = self._cache.store.find(LEASES, MANAGER)
-            if again is None or again.get("holder") != self._me or again.get("beat", 0) >= self._acknowledged:
-                return
-            raise CacheGoneError(self._cache.config.cache, "has lost a lease of this process (a backup restored?)")
+        return lease is not None and lease.get("holder") == self._me and lease.get("beat", 0) >= self._acknowledged
 
     def _verify(self) -> bool:
         """Looks at the samples that have come since, and annuls those that are damaged. False if another manager has

@@ -133,6 +133,11 @@ class Lease:
                 self._used[generation] = self._cache.clock()
             return self._busy
 
+    def is_lost(self) -> bool:
+        """Whether it has lapsed, or the cache is not the one that it was: the next use or pin finds that, too."""
+        with self._lock:
+            return self._gone is not None or self._lapsed()
+
     def rest(self) -> None:
         """Nothing is in use before :meth:`use` or :meth:`pin` is called again."""
         with self._lock:

@@ -31,18 +31,18 @@ class Watch:
 
     def look(self) -> dict[str, Document]:
         """The leases that count now, by their keys."""
-        store, before = self._cache.store, self._cache.clock()
         # A document without these is none of ours, and stays.
-        found = {key: lease for key, lease in store.scan(LEASES).items() if lease.keys() & {"beat", "generations"}}
-        after = self._cache.clock()
+        scanned = self._cache.store.scan(LEASES)
+        found = {key: lease for key, lease in scanned.items() if lease.keys() & {"beat", "generations"}}
+        now = self._cache.clock()
         suspected = []
         for key, lease in found.items():
-            since = self.since(key, lease, after)
+            since = self.since(key, lease, now)
             if key == MANAGER or key in self.dead:
                 continue
             if self._cache.has_ended(lease):
                 self.dead.add(key)
-            elif before - since > self._cache.lasts(lease):
+            elif now - since > self._cache.lasts(lease):
                 suspected.append(key)
         if suspected:
             self._bury(suspected, found)

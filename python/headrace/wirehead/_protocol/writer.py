@@ -320,12 +320,13 @@ class Writer:
     def _go_on(self, generation: int) -> None:
         """Leaves a generation that is full: for the next one, as soon as three are enough for that; or because it has
         been swapped. Stays if numbers have become free, since a damaged sample was thrown away. Returns, too, if
-        ``stop`` was set.
+        ``stop`` was set, or its lease is lost, and with it what it knows of the generation.
         """
+        assert self._lease is not None
         since = self._cache.clock()
         look_at, warn_at = since + _LOOK_EVERY, since + 10
         current = self._cache.current()
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self._lease.is_lost():
             if current >= generation:
                 self._generation = 0
                 return

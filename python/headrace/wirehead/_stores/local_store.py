@@ -97,6 +97,7 @@ class LocalStore:
         self._create = create
         self.ends = math.inf
         self._incarnation: str | None = None
+        self._folder: tuple[int, ...] | None = None  # which one it was when the incarnation was found
         try:
             os.fsencode(self._root)
         except UnicodeEncodeError as error:
@@ -115,6 +116,7 @@ class LocalStore:
 
     def use(self, incarnation: str | None) -> None:
         self._incarnation = incarnation
+        self._folder = None if incarnation is None else self._identity()
 
     @_reported
     def incarnations(self) -> list[str]:
@@ -271,8 +273,19 @@ class LocalStore:
         pass
 
     def _is_gone(self) -> bool:
-        """Whether the cache that is used was cleaned."""
-        return self._incarnation is not None and not (self._root / _MARK).exists()
+        """Whether the cache that is used was cleaned, or another folder has taken its place, such as a backup."""
+        if self._incarnation is None:
+            return False
+        found = self._identity()
+        return found is None or found != self._folder
+
+    def _identity(self) -> tuple[int, ...] | None:
+        """Which folder is there; None if it is no cache."""
+        try:
+            root, mark = os.stat(self._root), os.stat(self._root / _MARK)
+        except FileNotFoundError:
+            return None
+        return root.st_dev, root.st_ino, mark.st_ino
 
     def _make_root(self) -> None:
         self._root.parent.mkdir(parents=True, exist_ok=True)
@@ -366,6 +379,8 @@ class LocalStore:
     def _new_file(self, folder: Path, data: bytes | memoryview) -> Iterator[Path]:
         """A file with these contents under a unique name; removed at the end."""
         path = folder / f".{uuid.uuid4().hex}"
+        if self._is_gone():  # nothing is stored in a folder that holds something else than this process believes
+            raise CacheGoneError(self.config.cache)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             try:
