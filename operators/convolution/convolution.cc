@@ -34,7 +34,8 @@ class PaddedConvolution {
  public:
   explicit PaddedConvolution(const ConvShape& s)
       : s_(s),
-        pads_(!HasNoPadding(s) || (s.cols.stride > 1 && s.cols.size > 1)),
+        in_lines_(AreLinesFaster(s)),
+        pads_(in_lines_ || !HasNoPadding(s) || (s.cols.stride > 1 && s.cols.size > 1)),
         phases_(pads_ ? std::min(s.cols.stride, s.in.width + s.cols.Paddings()) : 1),
         phase_((s.in.width + s.cols.Paddings() + phases_ - 1) / phases_),
         padded_{s.in.depth + s.planes.Paddings(), s.in.height + s.rows.Paddings(), phases_ * phase_} {}
@@ -55,11 +56,12 @@ class PaddedConvolution {
     // Small images share a product: columns for whole panels, which many rows of the filter are read for.
     constexpr int64_t kMinColumns = 384;
     const int64_t enough = (kMinColumns - 1) / std::max<int64_t>(1, s_.Pixels()) + 1;
-    const int64_t most = std::max<int64_t>(1, s_.images / enough);  // parts, of nearly the same size
+    const int64_t most =
+        std::max<int64_t>(1, in_lines_ ? s_.images : s_.images / enough);  // parts, of nearly the same size
     const int64_t together = std::max<int64_t>(1, (s_.images + most - 1) / most);
     const int64_t parts = (s_.images + together - 1) / together;
     const int64_t products = parts * s_.groups;
-    const int64_t padded_size = pads_ ? together * s_.channels * padded_.Volume() : 0;
+    const int64_t padded_size = pads_ ? together * s_.channels * padded_.Volume() + (in_lines_ ? kLinePadding : 0) : 0;
     const int64_t result_size = together == 1 ? 0 : together * s_.OutputSizeOfGroup();
     const int64_t size = std::max<int64_t>(1, padded_size + result_size);
     const bool is_large = s_.FilterSize() * s_.Pixels() * together >= kTasks * kGemmWorkPerTask;
@@ -86,6 +88,16 @@ class PaddedConvolution {
   }
 
  private:
+  // Whether it is faster to multiply by patches where they lie in the padded image, with what lies between two lines of
+  // them, than to copy them: for few maps.
+  static bool AreLinesFaster(const ConvShape& s) {
+    constexpr double kCopying = 9;  // of a patch, in maps
+    const auto patches = static_cast<double>(s.Pixels());
+    const auto read = static_cast<double>(s.OutputRows() * (s.in.width + s.cols.Paddings()));
+    return s.planes.stride == 1 && s.rows.stride == 1 && s.cols.stride == 1 && s.maps <= kMaxMapsInLines &&
+           (read - patches) * static_cast<double>(s.maps) < kCopying * patches;
+  }
+
   // How far each element of a patch is from the first.
   void ListOffsets(int64_t* offsets) const {
     for (int64_t c = 0; c < s_.channels; ++c) {
@@ -120,6 +132,14 @@ class PaddedConvolution {
     };
     const StridedMatrix<T> weights{filter + group * s_.FilterSize(), s_.PatchSize(), 1};
     T* to = out + (image * s_.groups + group) * s_.OutputSizeOfGroup();
+    if (in_lines_) {
+      const auto start = [this](int64_t line) {
+        return (line / s_.out.height * padded_.height + line % s_.out.height) * padded_.width;
+      };
+      GemmOfLines<T>(s_.maps, s_.PatchSize(), weights, {images, offsets, s_.OutputRows(), s_.out.width, start}, to,
+                     s_.Pixels());
+      return;
+    }
     if (count == 1) {
       GemmWithPanels<T>(s_.maps, s_.Pixels(), s_.PatchSize(), weights, patches, false, to, s_.Pixels());
       return;
@@ -169,7 +189,8 @@ class PaddedConvolution {
   }
 
   const ConvShape& s_;
-  const bool pads_;  // else patches are copied from the images themselves
+  const bool in_lines_;  // one image at a time
+  const bool pads_;      // else patches are copied from the images themselves
   const int64_t phases_;
   const int64_t phase_;  // how many columns one has
   const Extents padded_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -45,13 +46,26 @@ struct GemmTile {
   T* sums = nullptr;
   bool is_first = true;
   bool is_last = true;
+  // In lines: where the rows of b are, from b on, and which columns are stored.
+  const int64_t* b_offsets = nullptr;
+  uint32_t chosen = 0;
 };
+
+// Where an instruction set has none of its own.
+template <typename T, typename Vector>
+void StoreChosenOneByOne(const Vector& v, uint32_t chosen, T* to) {
+  T elements[sizeof(Vector) / sizeof(T)];
+  __builtin_memcpy(elements, &v, sizeof(v));
+  for (; chosen != 0; chosen &= chosen - 1) {
+    *to++ = elements[std::countr_zero(chosen)];
+  }
+}
 
 // How many columns of a product of one row are computed at a time: their sums stay in the first-level cache.
 constexpr int64_t kRowColumns = 512;
 
 // An instruction set: how deep a block is at most, and functions for 1 to max_rows rows of one vector or two, for 1 to
-// max_rows / 2 of four, and for one row of many.
+// max_rows / 2 of four, for 1 to max_rows of two in lines, and for one row of many.
 template <typename T>
 struct GemmIsa {
   int64_t lanes;
@@ -60,6 +74,7 @@ struct GemmIsa {
   void (*const* one)(const GemmTile<T>&);
   void (*const* two)(const GemmTile<T>&);
   void (*const* four)(const GemmTile<T>&);
+  void (*const* lines)(const GemmTile<T>&);
   void (*row)(const GemmTile<T>&);
 };
 
@@ -87,6 +102,12 @@ inline void StorePart(const FloatVector& v, int64_t n, float* to) { _mm512_mask_
 inline void StorePart(const DoubleVector& v, int64_t n, double* to) {
   _mm512_mask_storeu_pd(to, static_cast<uint8_t>(MaskOf(n)), v);
 }
+inline void StoreChosen(const FloatVector& v, uint32_t chosen, float* to) {
+  StorePart(_mm512_maskz_compress_ps(static_cast<uint16_t>(chosen), v), std::popcount(chosen), to);
+}
+inline void StoreChosen(const DoubleVector& v, uint32_t chosen, double* to) {
+  StorePart(_mm512_maskz_compress_pd(static_cast<uint8_t>(chosen), v), std::popcount(chosen), to);
+}
 #include "operators/math/gemm_tile.h"
 }  // namespace avx512
 #pragma GCC pop_options
@@ -113,6 +134,8 @@ inline void LoadPart(const float* from, int64_t n, FloatVector* v) { *v = _mm256
 inline void LoadPart(const double* from, int64_t n, DoubleVector* v) { *v = _mm256_maskload_pd(from, MaskOf(2 * n)); }
 inline void StorePart(const FloatVector& v, int64_t n, float* to) { _mm256_maskstore_ps(to, MaskOf(n), v); }
 inline void StorePart(const DoubleVector& v, int64_t n, double* to) { _mm256_maskstore_pd(to, MaskOf(2 * n), v); }
+inline void StoreChosen(const FloatVector& v, uint32_t chosen, float* to) { StoreChosenOneByOne(v, chosen, to); }
+inline void StoreChosen(const DoubleVector& v, uint32_t chosen, double* to) { StoreChosenOneByOne(v, chosen, to); }
 #include "operators/math/gemm_tile.h"
 }  // namespace baseline
 #else
@@ -133,6 +156,10 @@ void LoadPart(const T* from, int64_t n, Vector* v) {
 template <typename T, typename Vector>
 void StorePart(const Vector& v, int64_t n, T* to) {
   __builtin_memcpy(to, &v, static_cast<size_t>(n) * sizeof(T));
+}
+template <typename T, typename Vector>
+void StoreChosen(const Vector& v, uint32_t chosen, T* to) {
+  StoreChosenOneByOne(v, chosen, to);
 }
 #include "operators/math/gemm_tile.h"
 }  // namespace baseline
@@ -563,6 +590,63 @@ void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const
   });
 }
 
+// c = a · b, with the columns of b in lines. Goes through them panel by panel; one may begin in a line and end in a
+// later one, with what lies between them, which is left out in the end.
+template <typename T>
+void MultiplyLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const ColumnLines<T>& b, T* c, int64_t c_row) {
+  const GemmIsa<T>& isa = BestIsa<T>();
+  constexpr int64_t kDepth = 512;  // rows that lie side by side share cache lines
+  const int64_t width = 2 * isa.lanes;
+  const int64_t tiles = CeilDiv(m, isa.max_rows);
+  const int64_t slices = CeilDiv(k, kDepth);
+  const int64_t threads = PoolThreads();
+  const int64_t parts = threads == 1 ? 1 : threads * kTasksPerThread;
+  const int64_t grain = std::max(CeilDiv(b.count, parts), kGemmWorkPerTask / std::max<int64_t>(1, m * k * b.length));
+  ParallelFor(b.count, grain, [&](int64_t first, int64_t end) {
+    alignas(64) T sums[kMaxMapsInLines * 128 / sizeof(T)];
+    int64_t x = 0;
+    for (int64_t line = first; line < end;) {
+      const int64_t start = b.start(line) + x;
+      const int64_t column = line * b.length + x;
+      int64_t columns = 0;
+      uint32_t chosen = 0;
+      for (int64_t at = 0; line < end && at < width; at = b.start(line) - start) {
+        const int64_t n = std::min(width - at, b.length - x);
+        chosen |= static_cast<uint32_t>(((uint64_t{1} << n) - 1) << at);
+        columns += n;
+        x += n;
+        if (x < b.length) {
+          break;
+        }
+        x = 0;
+        ++line;
+      }
+      for (int64_t i = 0; i < slices; ++i) {
+        const Part slice(k, slices, i);
+        for (int64_t t = 0; t < tiles; ++t) {
+          const Part rows(m, tiles, t);
+          isa.lines[rows.size - 1]({.depth = slice.size,
+                                    .a = a.data + rows.begin * a.row + slice.begin * a.col,
+                                    .a_row = a.row,
+                                    .a_col = a.col,
+                                    .b = b.data + start,
+                                    .b_row = 0,
+                                    .alpha = T(1),
+                                    .add = false,
+                                    .c = c + rows.begin * c_row + column,
+                                    .c_row = c_row,
+                                    .columns = columns,
+                                    .sums = sums + rows.begin * width,
+                                    .is_first = i == 0,
+                                    .is_last = i + 1 == slices,
+                                    .b_offsets = b.offsets + slice.begin,
+                                    .chosen = chosen});
+        }
+      }
+    }
+  });
+}
+
 // How many columns such a product has at most, how many rows are computed at a time, and the least depth: the result
 // is transposed, too.
 constexpr int64_t kTransposedColumns = 24;
@@ -629,6 +713,11 @@ void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, 
 }
 
 template <typename T>
+void GemmOfLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const ColumnLines<T>& b, T* c, int64_t c_row) {
+  MultiplyLines(m, k, a, b, c, c_row);
+}
+
+template <typename T>
 void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
           bool accumulate, T* c) {
   Gemm<T>(m, n, k, alpha, {a, transpose_a ? 1 : k, transpose_a ? m : 1}, {b, transpose_b ? 1 : n, transpose_b ? k : 1},
@@ -640,7 +729,8 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T
   template void Gemm<T>(int64_t, int64_t, int64_t, T, const StridedMatrix<T>&, const StridedMatrix<T>&, bool, T*,      \
                         int64_t);                                                                                      \
   template void GemmWithPanels<T>(int64_t, int64_t, int64_t, const StridedMatrix<T>&, const PanelSource<T>&, bool, T*, \
-                                  int64_t)
+                                  int64_t);                                                                            \
+  template void GemmOfLines<T>(int64_t, int64_t, const StridedMatrix<T>&, const ColumnLines<T>&, T*, int64_t)
 HEADRACE_INSTANTIATE(float);
 HEADRACE_INSTANTIATE(double);
 #undef HEADRACE_INSTANTIATE

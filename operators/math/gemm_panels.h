@@ -18,4 +18,24 @@ template <typename T>
 void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, const PanelSource<T>& b,
                     bool accumulate, T* c, int64_t c_row);
 
+// A right-hand side whose columns are in lines: `count` lines of `length` columns each. Row r of column i of a line is
+// at data[start(line) + i + offsets[r]]; kLinePadding elements behind each are read, too, and may be anything. Lines
+// are in the order of their starts.
+template <typename T>
+struct ColumnLines {
+  const T* data;
+  const int64_t* offsets;
+  int64_t count;
+  int64_t length;
+  FunctionRef<int64_t(int64_t line)> start;
+};
+inline constexpr int64_t kLinePadding = 32;
+
+// How many rows the left-hand side of such a product has at most.
+inline constexpr int64_t kMaxMapsInLines = 128;
+
+// c[m, count · length] = a · b. Nothing is copied: for few rows.
+template <typename T>
+void GemmOfLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const ColumnLines<T>& b, T* c, int64_t c_row);
+
 }  // namespace headrace::ops

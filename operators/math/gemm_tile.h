@@ -7,6 +7,7 @@
 //   MultiplyAdd(a, b, &sum)     sum += a · b, rounded once if the instruction set can
 //   LoadPart(from, n, &v)       the first n elements of a vector, 0 to all; the others become 0
 //   StorePart(v, n, to)
+//   StoreChosen(v, chosen, to)  the elements whose bits are set, one behind the other
 //
 // No include guard, therefore, and no includes.
 
@@ -19,8 +20,8 @@ struct VectorOf<double> {
   using Type = DoubleVector;
 };
 
-// c[kRows, tile.columns] (+)= alpha · sums.
-template <typename T, int kVectors, size_t kRows>
+// c[kRows, tile.columns] (+)= alpha · sums; in lines, only of the chosen columns, and never added.
+template <typename T, int kVectors, bool kInLines, size_t kRows>
 __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
                                                      const typename VectorOf<T>::Type (&sums)[kRows][kVectors]) {
   using Vector = typename VectorOf<T>::Type;
@@ -44,6 +45,17 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
     tile.add ? store_whole(true) : store_whole(false);
     return;
   }
+  if constexpr (kInLines) {
+    for (size_t r = 0; r < kRows; ++r, c += c_row) {
+      T* to = c;
+      for (int v = 0; v < kVectors; ++v) {
+        const uint32_t chosen = tile.chosen >> (v * kLanes) & ((uint64_t{1} << kLanes) - 1);
+        StoreChosen(alpha * sums[r][v], chosen, to);
+        to += std::popcount(chosen);
+      }
+    }
+    return;
+  }
   for (size_t r = 0; r < kRows; ++r, c += c_row) {
     for (int v = 0; v < kVectors; ++v) {
       const int64_t n = std::clamp<int64_t>(tile.columns - v * kLanes, 0, kLanes);
@@ -57,9 +69,9 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
   }
 }
 
-// c[kRows, kVectors · lanes] (+)= alpha · a · b. All loops over rows and vectors are unrolled by way of index
-// sequences, so that each sum is a variable of its own, in a register.
-template <typename T, int kVectors, size_t... kRow>
+// c[kRows, kVectors · lanes] (+)= alpha · a · b. In lines: row l of b is where tile.b_offsets says. All loops over rows
+// and vectors are unrolled by way of index sequences, so that each sum is a variable of its own, in a register.
+template <typename T, int kVectors, bool kInLines, size_t... kRow>
 void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   using Vector = typename VectorOf<T>::Type;
   constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
@@ -91,11 +103,14 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
       }(std::make_index_sequence<kVectors>());
     };
     [&]<size_t... kVector>(std::index_sequence<kVector...>) __attribute__((always_inline)) {
-      (__builtin_memcpy(&columns[kVector], b + kVector * kLanes, sizeof(Vector)), ...);
+      const T* from = kInLines ? b + tile.b_offsets[l] : b;
+      (__builtin_memcpy(&columns[kVector], from + kVector * kLanes, sizeof(Vector)), ...);
     }(std::make_index_sequence<kVectors>());
     (row(std::integral_constant<size_t, kRow>()), ...);
     ((kRow % 3 == 0 ? void(a[kRow / 3] += tile.a_col) : void()), ...);
-    b += tile.b_row;
+    if constexpr (!kInLines) {
+      b += tile.b_row;
+    }
   }
   // As rows of an array, in which they can be stored in a loop. If they are many, they have to lie in memory by then:
   // GCC 12 would not find registers for all of them in this loop as well as in that one, and keep some in memory here.
@@ -108,7 +123,7 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
     __builtin_memcpy(tile.sums, finished, sizeof(finished));
     return;
   }
-  StoreTile<T, kVectors, kRows>(tile, finished);
+  StoreTile<T, kVectors, kInLines, kRows>(tile, finished);
 }
 
 // c[1, tile.columns] (+)= alpha · a · b, for whole vectors of columns, at most kRowColumns. Some rows of b at a time
@@ -149,20 +164,28 @@ void RunRow(const GemmTile<T>& tile) {
     GemmTile<T> part = tile;
     part.c += column;
     part.columns = kLanes;
-    StoreTile<T, 1, 1>(part, sum);
+    StoreTile<T, 1, false, 1>(part, sum);
   }
 }
 
-template <typename T, int kVectors, size_t... kRows>
+template <typename T, int kVectors, bool kInLines, size_t... kRows>
 constexpr auto TilesOf(std::index_sequence<kRows...>) {
   return std::array<void (*)(const GemmTile<T>&), sizeof...(kRows)>{
-      +[](const GemmTile<T>& tile) { RunTile<T, kVectors>(tile, std::make_index_sequence<kRows + 1>()); }...};
+      +[](const GemmTile<T>& tile) { RunTile<T, kVectors, kInLines>(tile, std::make_index_sequence<kRows + 1>()); }...};
 }
 
 template <typename T>
 GemmIsa<T> Isa() {
-  static constexpr auto kOne = TilesOf<T, 1>(std::make_index_sequence<kMaxRows>());
-  static constexpr auto kTwo = TilesOf<T, 2>(std::make_index_sequence<kMaxRows>());
-  static constexpr auto kFour = TilesOf<T, 4>(std::make_index_sequence<kMaxRows / 2>());
-  return {sizeof(FloatVector) / sizeof(T), kMaxRows, kDepth, kOne.data(), kTwo.data(), kFour.data(), RunRow<T>};
+  static constexpr auto kOne = TilesOf<T, 1, false>(std::make_index_sequence<kMaxRows>());
+  static constexpr auto kTwo = TilesOf<T, 2, false>(std::make_index_sequence<kMaxRows>());
+  static constexpr auto kFour = TilesOf<T, 4, false>(std::make_index_sequence<kMaxRows / 2>());
+  static constexpr auto kLines = TilesOf<T, 2, true>(std::make_index_sequence<kMaxRows>());
+  return {sizeof(FloatVector) / sizeof(T),
+          kMaxRows,
+          kDepth,
+          kOne.data(),
+          kTwo.data(),
+          kFour.data(),
+          kLines.data(),
+          RunRow<T>};
 }

@@ -154,6 +154,24 @@ def test_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("channels", "maps", "extents"), [(70, 33, [6, 40]), (130, 17, [9, 16]), (3, 128, [20, 99]), (64, 1, [1, 31])]
+)
+def test_patches_that_are_multiplied_where_they_lie(
+    channels: int, maps: int, extents: list[int], dtype: Any, monkeypatch: Any
+) -> None:
+    """Of convolutions with few maps; those of many elements slice by slice."""
+    x, w = numbers(2, channels, *extents), numbers(maps, channels, 3, 3)
+    attrs = {"strides": [1, 1], "paddings": [1, 1, 1, 1], "dilations": [1, 1], "groups": 1}
+    inputs = {"Input": x.astype(dtype), "Filter": w.astype(dtype)}
+    monkeypatch.setenv("CPU_NUM", "1")
+    out = result("conv2d", inputs, attrs, "Output")
+    np.testing.assert_allclose(out, Convolution(x, w, attrs).output(), rtol=0, atol=1e-5 * w[0].size)
+    monkeypatch.setenv("CPU_NUM", "3")
+    np.testing.assert_array_equal(result("conv2d", inputs, attrs, "Output"), out)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(40))
 def test_gradients_of_convolutions(seed: int, dtype: Any, monkeypatch: Any) -> None:
     rng = np.random.default_rng(seed)
