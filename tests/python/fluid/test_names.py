@@ -295,7 +295,7 @@ FLUID = {
     "layers.assign": "input output",
     "layers.batch": "reader batch_size",
     "layers.batch_norm": "input act is_test momentum epsilon param_attr bias_attr data_layout in_place name "
-    "moving_mean_name moving_variance_name do_model_average_for_mean_and_var fuse_with_relu use_global_stats",
+    "moving_mean_name moving_variance_name do_model_average_for_mean_and_var use_global_stats fuse_with_relu",
     "layers.cast": "x dtype",
     "layers.concat": "input axis name",
     "layers.conv2d": "input num_filters filter_size stride padding dilation groups param_attr bias_attr use_cudnn act "

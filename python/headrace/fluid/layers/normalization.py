@@ -35,8 +35,8 @@ def batch_norm(
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
     do_model_average_for_mean_and_var: bool = True,
-    fuse_with_relu: bool = False,
     use_global_stats: bool = False,
+    fuse_with_relu: bool = False,
 ) -> Variable:
     """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
 
@@ -46,7 +46,7 @@ def batch_norm(
         momentum: may be a variable of a single number.
         data_layout: "NHWC": of [N, ..., C].
         use_global_stats: use them in training too.
-        fuse_with_relu: apply relu, before ``act``.
+        fuse_with_relu: apply relu, before ``act``; of Fluid before 1.6.
         do_model_average_for_mean_and_var: whether ``optimizer.ModelAverage`` and ``ExponentialMovingAverage`` also
             average the running statistics.
         in_place: Fluid's; it makes no difference.
