@@ -106,9 +106,10 @@ void BackwardPass::PlanOperator(size_t index) {
   } catch (...) {
     op.RethrowWithContext();
   }
+  const GradientNames names = NamesOfGradients(op);
   const size_t begin = steps_.size();
   for (OpDesc& gradient : gradients) {
-    PlanGradient(index, std::move(gradient));
+    PlanGradient(index, names, std::move(gradient));
   }
   DropUnreadSteps(begin);
 }
@@ -165,8 +166,7 @@ BackwardPass::GradientNames BackwardPass::NamesOfGradients(const OpDesc& op) con
   return names;
 }
 
-void BackwardPass::PlanGradient(size_t index, OpDesc gradient) {
-  const GradientNames names = NamesOfGradients(*block_.ops()[index]);
+void BackwardPass::PlanGradient(size_t index, const GradientNames& names, OpDesc gradient) {
   Step step;
   const Source source = PlanInputs(index, names, &gradient, &step);
   // A slot of missing gradients only counts as absent, so that the operator may leave it undeclared.

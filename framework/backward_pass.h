@@ -93,7 +93,7 @@ class BackwardPass {
 
   void PlanOperator(size_t index);
   GradientNames NamesOfGradients(const OpDesc& op) const;
-  void PlanGradient(size_t index, OpDesc gradient);
+  void PlanGradient(size_t index, const GradientNames& names, OpDesc gradient);
   Source PlanInputs(size_t index, const GradientNames& names, OpDesc* gradient, Step* step);
   std::vector<std::string> PlanOutputs(size_t index, const GradientNames& names, Source source, OpDesc* gradient,
                                        Step* step);
