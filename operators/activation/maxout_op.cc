@@ -95,10 +95,7 @@ HEADRACE_REGISTER_OP(maxout)
     .Input("X", "[N, C, H, W], or [N, H, W, C]")
     .Output("Out", "dims of X, with C / groups channels")
     .With(MaxoutAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Out", InferMaxout(ctx), ctx.InputType("X"));
-      ctx.ShareLoD("X", "Out");
-    })
+    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Out", InferMaxout(ctx), ctx.InputType("X")); })
     .Kernel<float>(MaxoutKernel<float>)
     .Kernel<double>(MaxoutKernel<double>)
     .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));

@@ -89,10 +89,7 @@ HEADRACE_REGISTER_OP(unpool)
     .Input("Indices", "int32, dims of X: its Mask")
     .Output("Out", "[N, C, OH, OW], OH = (H - 1) stride - 2 padding + ksize, OW likewise")
     .With(UnpoolAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Out", UnpooledDims(ctx), ctx.InputType("X"));
-      ctx.ShareLoD("X", "Out");
-    })
+    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Out", UnpooledDims(ctx), ctx.InputType("X")); })
     .KernelTypeFrom("X")
     .Kernel<float>(UnpoolKernel<float>)
     .Kernel<double>(UnpoolKernel<double>)

@@ -214,6 +214,7 @@ HEADRACE_REGISTER_OP(roi_perspective_transform)
       SetOutput(ctx, "Out", dims, ctx.InputType("X"));
       SetOutput(ctx, "Mask", {dims[0], 1, dims[2], dims[3]}, DataType::kInt32);
       SetOutput(ctx, "TransformMatrix", {dims[0], kMatrixSize}, ctx.InputType("X"));
+      ctx.ShareLoD("ROIs", "Out");
     })
     .Kernel<float>(PerspectiveKernel<float>)
     .Kernel<double>(PerspectiveKernel<double>)

@@ -129,7 +129,6 @@ HEADRACE_REGISTER_OP(smooth_l1_loss)
     .InferShape([](InferShapeContext& ctx) {
       SetOutput(ctx, "Out", CheckSmoothL1(ctx, "X", {"Y"}), ctx.InputType("X"));
       SetOutput(ctx, "Diff", ctx.InputDim("X"), ctx.InputType("X"));
-      ctx.ShareLoD("X", "Out");
     })
     .Kernel<float>(SmoothL1Kernel<float>)
     .Kernel<double>(SmoothL1Kernel<double>)

@@ -166,12 +166,12 @@ HEADRACE_REGISTER_OP(squared_l2_norm_grad)
 HEADRACE_REGISTER_OP(norm)
     .Comment("The vectors along a dimension, scaled to the Euclidean length 1.")
     .Input("X", "any shape of rank 1 or more")
-    .Output("Out", "dims, dtype and LoD of X")
+    .Output("Out", "dims and dtype of X")
     .Output("Norm", "dims of X, with 1 for axis: sqrt(sum of the squares + epsilon)")
     .With(NormAttrs)
     .InferShape([](InferShapeContext& ctx) {
       SetOutput(ctx, "Norm", NormDims(ctx), ctx.InputType("X"));
-      ctx.ShareAll("X", "Out");
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
     })
     .Kernel<float>(NormKernel<float>)
     .Kernel<double>(NormKernel<double>)

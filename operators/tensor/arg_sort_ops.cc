@@ -80,9 +80,6 @@ void InferArgExtreme(InferShapeContext& ctx) {
   HR_ENFORCE(dims[axis] != 0, InvalidArgument, "input X: expected at least one element along axis ", axis,
              ", got dims ", ToString(dims));
   dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
-  if (axis != 0) {
-    ctx.ShareLoD("X", "Out");
-  }
   SetOutput(ctx, "Out", dims.empty() ? DDim{1} : dims, DataType::kInt64);
 }
 

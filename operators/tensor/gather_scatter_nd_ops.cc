@@ -167,7 +167,7 @@ HEADRACE_REGISTER_OP(scatter_nd_add)
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
       EnforceNdUpdates(ctx, "X");
-      ctx.ShareAll("X", "Out");
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
     })
     .Kernel<float>(ScatterNdAddKernel<float>)
     .Kernel<double>(ScatterNdAddKernel<double>)

@@ -227,7 +227,7 @@ HEADRACE_REGISTER_OP(scatter)
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
       EnforceUpdates(ctx, "X", "Updates");
-      ctx.ShareAll("X", "Out");
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
     })
     .Kernel<float>(ScatterKernel<float>)
     .Kernel<double>(ScatterKernel<double>)

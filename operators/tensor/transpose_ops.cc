@@ -73,9 +73,6 @@ void InferPermuted(InferShapeContext& ctx) {
     x_shape.insert(x_shape.end(), x.begin(), x.end());
     SetOutput(ctx, "XShape", x_shape, ctx.InputType("X"));
   }
-  if (!x.empty() && permutation[0] == 0) {
-    ctx.ShareLoD("X", "Out");
-  }
 }
 
 void InferPermutedGrad(InferShapeContext& ctx) {

@@ -60,7 +60,9 @@ def test_a_region_with_four_corners_is_straightened(exe: fluid.Executor) -> None
     images = np.random.default_rng(5).uniform(-1, 1, (1, 2, 6, 6)).astype(np.float32)
     # A square that lies on its side: its first corner is the one at the upper right.
     corners = fluid.create_lod_tensor(np.array([[8, 2, 8, 8, 2, 8, 2, 2]], np.float32), [[1]], fluid.CPUPlace())
-    value, inside, gradient = exe.run(feed={"image": images, "rois": corners}, fetch_list=[out, mask, of_image])
+    fetched = exe.run(feed={"image": images, "rois": corners}, fetch_list=[out, mask, of_image], return_numpy=False)
+    assert fetched[0].recursive_sequence_lengths() == [[1]]
+    value, inside, gradient = map(np.array, fetched)
     np.testing.assert_allclose(value[0], np.rot90(images[0, :, 1:5, 1:5], axes=(1, 2)), atol=1e-5)
     assert inside.all()
     expected = np.zeros((1, 2, 6, 6))
@@ -80,7 +82,9 @@ def test_fluids_programs_give_a_region_with_four_corners_two_more_outputs(exe: f
     gradients = [fluid.gradients(layers.reduce_sum(out), image)[0] for out in (outputs["Out"], expected)]
     images = np.random.default_rng(5).uniform(-1, 1, (1, 2, 6, 6)).astype(np.float32)
     corners = fluid.create_lod_tensor(np.array([[2, 2, 8, 3, 9, 8, 1, 7]], np.float32), [[1]], fluid.CPUPlace())
-    fetched = exe.run(feed={"image": images, "rois": corners}, fetch_list=[outputs["Out"], expected, *gradients])
+    fetch_list = [outputs["Out"], expected, *gradients]
+    tensors = exe.run(feed={"image": images, "rois": corners}, fetch_list=fetch_list, return_numpy=False)
+    fetched = [np.array(tensor) for tensor in tensors]
     np.testing.assert_array_equal(fetched[0], fetched[1])
     np.testing.assert_array_equal(fetched[2], fetched[3])
     assert fetched[2].any()

@@ -269,3 +269,20 @@ def test_sequences_without_a_tag_are_left_out(exe: fluid.Executor) -> None:
         total, slopes = exe.run(feed=feed, fetch_list=[loss, "x@GRAD"], return_numpy=False)
         np.testing.assert_allclose(np.array(total), [rows[kept].sum()], rtol=1e-5)
         np.testing.assert_array_equal(np.array(slopes)[:, 0], np.isin(np.arange(8), kept))
+
+
+def test_what_fluid_gives_no_sequences_is_an_array(exe: fluid.Executor) -> None:
+    x = layers.data("x", [2, 4, 4], lod_level=1)
+    rows, first = layers.reshape(x, [-1, 32]), layers.fill_constant([1], "int64", 0)
+    outs = [
+        layers.argmax(rows, 1),
+        layers.argmin(rows, 1),
+        layers.transpose(x, [0, 3, 1, 2]),
+        layers.scatter(rows, first, layers.slice(rows, [0], [0], [1])),
+        layers.scatter_nd_add(rows, layers.reshape(first, [1, 1]), layers.slice(rows, [0], [0], [1])),
+        layers.smooth_l1(rows, rows),
+        layers.l2_normalize(rows, 1),
+        layers.maxout(x, 2),
+    ]
+    values = exe.run(feed={"x": ragged(RNG.uniform(0, 1, (8, 2, 4, 4)).astype(np.float32))}, fetch_list=outs)
+    assert [value.shape[0] for value in values] == [8] * len(outs)
