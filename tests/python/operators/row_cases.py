@@ -238,10 +238,10 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield "log_softmax", Rows(x)
     yield "cumsum", Rows(x, {"axis": 1})
     yield "reverse", Rows(x, {"axis": [1]}, lod=())
-    yield "norm", Rows(x, {"axis": 1}, ("Out", "Norm"), lod=("Out",))
+    yield "norm", Rows(x, {"axis": 1}, ("Out", "Norm"), lod=())
     yield "argsort", Rows(x, {"axis": 1}, ("Out", "Indices"), lod=("Out", "Indices"))
-    yield "arg_max", Rows(x, {"axis": 1}, by=())
-    yield "arg_min", Rows(x, {"axis": 1}, by=())
+    yield "arg_max", Rows(x, {"axis": 1}, by=(), lod=())
+    yield "arg_min", Rows(x, {"axis": 1}, by=(), lod=())
     yield "top_k", Rows(x, {"k": 1}, ("Out", "Indices"), lod=("Out", "Indices"))
     for op_type in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"):
         yield op_type, Rows(x, {"dim": [1], "keep_dim": True})
@@ -285,7 +285,8 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         yield f"flatten{second}", Rows(lambda n, w: {"X": numbers(n, w, 2)}, {"axis": 1}, others=others)
         yield f"squeeze{second}", Rows(lambda n, w: {"X": numbers(n, 1, w)}, {"axes": [1]}, others=others)
         yield f"unsqueeze{second}", Rows(x, {"axes": [1]}, others=others)
-        yield f"transpose{second}", Rows(lambda n, w: {"X": numbers(n, w, 3)}, {"axis": [0, 2, 1]}, others=others)
+        moved = Rows(lambda n, w: {"X": numbers(n, w, 3)}, {"axis": [0, 2, 1]}, others=others, lod=())
+        yield f"transpose{second}", moved
     yield "crop_tensor", Rows(x, {"shape": [-1, 1], "offsets": [0, 0]}, widths=(4, 1))
     yield "crop", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1)}, {"offsets": [0, 0]}, lod=())
     yield (
@@ -389,7 +390,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
                 lod=("Out", *others),
             ),
         )
-    yield "smooth_l1_loss", Rows(x_and_y, {"sigma": 2.0}, ("Out", "Diff"), by=("X", "Y"))
+    yield "smooth_l1_loss", Rows(x_and_y, {"sigma": 2.0}, ("Out", "Diff"), by=("X", "Y"), lod=())
     yield (
         "log_loss",
         Rows(
@@ -645,7 +646,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield "lrn", Rows(images, {"n": 3}, ("Out", "MidOut"), widths=(3, 1), many=1000)
 
     # images
-    yield "maxout", Rows(images, {"groups": 2}, widths=(3, 1), many=3000)
+    yield "maxout", Rows(images, {"groups": 2}, widths=(3, 1), many=3000, lod=())
     yield "shuffle_channel", Rows(images, {"group": 2}, widths=(3, 1), many=3000, lod=())
     yield "pixel_shuffle", Rows(images, {"upscale_factor": 2}, widths=(3, 1), many=3000, lod=())
     yield "space_to_depth", Rows(images, {"blocksize": 2}, widths=(4, 2), many=3000)
@@ -789,6 +790,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             {"ksize": [2, 2], "strides": [2, 2]},
             widths=(3, 1),
             many=1000,
+            lod=(),
         ),
     )
     for op_type in ("bilinear_interp", "nearest_interp"):
@@ -1270,7 +1272,8 @@ def _others() -> Iterator[tuple[str, Rows]]:
         yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"reduce_all": True}, by=(), lod=())
     yield "cumsum", Rows(x, {"axis": 0, "reverse": True})
     for op_type, outputs in (("softmax", ("Out",)), ("log_softmax", ("Out",)), ("norm", ("Out", "Norm"))):
-        yield op_type, Rows(x, {"axis": 0}, outputs, widths=(4, 300), many=2000)
+        lod = () if op_type == "norm" else ("Out",)
+        yield op_type, Rows(x, {"axis": 0}, outputs, widths=(4, 300), many=2000, lod=lod)
     for op_type in ("isfinite", "isinf", "isnan", "is_empty"):
         yield op_type, Rows(x, by=(), lod=())
     yield "shape", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
@@ -1280,6 +1283,7 @@ def _others() -> Iterator[tuple[str, Rows]]:
             lambda n, w: {"X": numbers(n, w), "Ids": whole(2, below=min(n, 2)), "Updates": numbers(2, w, seed=4)},
             {"overwrite": False},
             by=("X", "Updates"),
+            lod=(),
         ),
     )
     yield (
@@ -1292,6 +1296,7 @@ def _others() -> Iterator[tuple[str, Rows]]:
             },
             by=("X", "Updates"),
             known=("Index",),
+            lod=(),
         ),
     )
     yield "size", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
