@@ -42,7 +42,7 @@ HEADRACE_REGISTER_OP(polygon_box_transform)
       const DDim dims = ctx.InputDim("Input");
       HR_ENFORCE(dims[1] < 0 || dims[1] % 2 == 0, InvalidArgument,
                  "input Input: expected an even number of channels, got dims ", ToString(dims));
-      ctx.ShareAll("Input", "Output");
+      SetOutput(ctx, "Output", ctx.InputDim("Input"), ctx.InputType("Input"));
     })
     .Kernel<float>(PolygonBoxTransformKernel<float>)
     .Kernel<double>(PolygonBoxTransformKernel<double>);

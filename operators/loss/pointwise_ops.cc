@@ -30,6 +30,7 @@ struct Pointwise {
   std::string attr_comment;
   double default_value = 0;
   bool mixes_columns = false;  // whether inputs may be [N, 1] or [N] each
+  bool keeps_lod = true;       // whether results have the LoD of the first input, as in Fluid
 };
 
 // Calls visit(place, its element of each input), on several threads, in a loop that the compiler vectorises where it
@@ -112,7 +113,7 @@ void Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
     }
   }
   const std::string out = op.out.ToString();
-  (void)More(forward).Output(out, "dims, dtype and LoD of " + first);
+  (void)More(forward).Output(out, (op.keeps_lod ? "dims, dtype and LoD of " : "dims and dtype of ") + first);
   (void)More(backward).Input(GradVarName(out), "gradient of " + out);
   if (!op.intermediate.empty()) {
     const std::string intermediate_slot = op.intermediate.ToString();
@@ -129,9 +130,15 @@ void Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
         for (const HashedName input : op.inputs) {
           EnforceLikeFirst(ctx, op, input);
         }
-        ctx.ShareAll(op.inputs[0], op.out);
-        if (!op.intermediate.empty()) {
-          ctx.ShareAll(op.inputs[0], op.intermediate);
+        for (const HashedName result : {op.out, op.intermediate}) {
+          if (result.empty()) {
+            continue;
+          }
+          if (op.keeps_lod) {
+            ctx.ShareAll(op.inputs[0], result);
+          } else {
+            SetOutput(ctx, result, ctx.InputDim(op.inputs[0]), ctx.InputType(op.inputs[0]));
+          }
         }
       })
       .template Kernel<float>(
@@ -211,7 +218,10 @@ HEADRACE_REGISTER_OPS(pointwise_ops) {
        "Out",
        "IntermediateVal",
        "",
-       ""},
+       "",
+       0.0,
+       false,
+       false},
       [](const auto& v, auto zero) {
         const auto m = (2 * v[1] - 1) * v[0];
         return m < -1 ? -4 * m : m < 1 ? (1 - m) * (1 - m) : zero;
@@ -232,7 +242,8 @@ HEADRACE_REGISTER_OPS(pointwise_ops) {
        "",
        "",
        0.0,
-       true},
+       true,
+       false},
       [](const auto& v, auto) { return Softplus(v[1] - v[2]) - v[0] * (v[1] - v[2]); },
       [](const auto& v, auto, size_t k) {
         const auto derivative = Sigmoid(v[1] - v[2]) - v[0];
@@ -248,7 +259,9 @@ HEADRACE_REGISTER_OPS(pointwise_ops) {
        "Activated",
        "margin",
        "by how much they should differ",
-       0.0},
+       0.0,
+       false,
+       false},
       [](const auto& v, auto margin) { return std::max(decltype(margin)(0), margin - v[2] * (v[0] - v[1])); },
       [](const auto& v, auto margin, size_t k) {
         const auto derivative = margin - v[2] * (v[0] - v[1]) > 0 ? v[2] : decltype(margin)(0);

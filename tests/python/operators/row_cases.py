@@ -387,7 +387,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
                 ("Out", *others),
                 by=by,
                 widths=(1,),
-                lod=("Out", *others),
+                lod=() if op_type == "modified_huber_loss" else ("Out", *others),
             ),
         )
     yield "smooth_l1_loss", Rows(x_and_y, {"sigma": 2.0}, ("Out", "Diff"), by=("X", "Y"), lod=())
@@ -421,6 +421,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             lambda n, w: {"Label": bits(n, 1).astype(float), "Left": numbers(n, 1), "Right": numbers(n, 1, seed=4)},
             by=("Left", "Right"),
             widths=(1,),
+            lod=(),
             many=200_000,
         ),
     )
@@ -432,7 +433,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             ("Out", "Activated"),
             by=("X1", "X2"),
             widths=(1,),
-            lod=("Out", "Activated"),
+            lod=(),
             many=200_000,
         ),
     )
@@ -918,7 +919,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     )
     yield (
         "polygon_box_transform",
-        Rows(lambda n, w: {"Input": numbers(n, 4, w, w)}, {}, ("Output",), by=(), lod=("Output",), widths=(3, 1)),
+        Rows(lambda n, w: {"Input": numbers(n, 4, w, w)}, {}, ("Output",), by=(), lod=(), widths=(3, 1)),
     )
 
     yield "im2sequence", Rows(images, {"kernels": [2, 2], "paddings": [1, 1, 0, 0]}, widths=(3, 1), many=1000, lod=None)
