@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import collections.abc
 import copy
 import faulthandler
 import fractions
@@ -153,6 +153,47 @@ class Stream(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused
 def keep(samples: list[Any]) -> Any:
     """A batch of everything that a collate function may make."""
     return samples, np.arange(3), torch.arange(3), "text", (1, 2.0), {"first": samples[0]}
+
+
+class Table(collections.abc.Mapping):  # type: ignore[type-arg]
+    """A mapping that is none to torch: like a TensorDict, it iterates over its rows."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def __torch_function__(cls, *arguments: Any) -> Any:
+        return NotImplemented
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            return self.columns[index]
+        return Table({name: column[index] for name, column in self.columns.items()})
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self[indices]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.columns["x"])
+
+
+def as_is(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mapping_that_is_a_tensor_to_torch_stays_whole(workers: int) -> None:
+    table = Table({"x": torch.arange(10.0), "y": torch.arange(20).view(10, 2)})
+    arguments: dict[str, Any] = {"batch_size": 4, "num_workers": workers, "collate_fn": as_is}
+    for dataset in (table, list(table)):
+        got, expected = (list(kind(dataset, **arguments)) for kind in (DataLoader, TorchLoader))
+        if dataset is not table:
+            got, expected = ([row for batch in batches for row in batch] for batches in (got, expected))
+        assert {type(each) for each in got} == {Table}
+        assert_same([each.columns for each in got], [each.columns for each in expected])
 
 
 def nested(samples: list[Any]) -> Any:

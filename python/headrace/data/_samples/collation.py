@@ -18,6 +18,7 @@ from headrace._wording import counted
 from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
+    is_mapping,
     is_namedtuple,
     is_other_array,
     is_plain_array,
@@ -176,10 +177,10 @@ class _Collation:
             rule = _rule_by_key(rule, first, where)
         if _is_numeric(first):
             return self._arrays(samples, where, None if isinstance(rule, Mapping) else rule)
-        if isinstance(first, Mapping):
+        if is_mapping(first):
             for i, sample in enumerate(samples):
-                if not isinstance(sample, Mapping) or set(sample) != set(first):
-                    got = f"keys {sorted(map(str, sample))}" if isinstance(sample, Mapping) else _describe_short(sample)
+                if not is_mapping(sample) or set(sample) != set(first):
+                    got = f"keys {sorted(map(str, sample))}" if is_mapping(sample) else _describe_short(sample)
                     raise ValueError(self._differs(i, where, got, f"keys {sorted(map(str, first))}"))
             columns = {key: self._column([sample[key] for sample in samples], where, key, rule) for key in first}
             return make_mapping(type(first), shell_of(first), columns)
@@ -359,7 +360,7 @@ def _rule_by_key(rule: Mapping[Any, Any], sample: Any, where: str) -> Mapping[An
     """
     has: Collection[Any] = ()
     what = "keys"
-    if isinstance(sample, Mapping):
+    if is_mapping(sample):
         has = sample
     elif is_dataclass(sample):
         has, what = field_names(sample), "fields"

@@ -29,8 +29,20 @@ def is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (*_TEXTS, bytearray, memoryview))
 
 
+def is_mapping(value: Any) -> bool:
+    """Whether ``value`` is a mapping that is collated value by value."""
+    return type(value) is dict or (isinstance(value, Mapping) and not _is_like_tensor(value))
+
+
 def is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_like_tensor(value)
+
+
+def _is_like_tensor(value: Any) -> bool:
+    """Whether torch's functions take a container for a tensor, as they do a TensorDict. Such a one iterates over its
+    rows, and is more than its values: it counts as an object.
+    """
+    return hasattr(type(value), "__torch_function__")
 
 
 def field_names(value: Any) -> tuple[str, ...]:
@@ -113,7 +125,7 @@ def parts_of(value: Any) -> list[Any] | None:
         return list(value)
     if cls is dict:
         return list(value.values())
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return [value[key] for key in value]
     if is_dataclass(value):
         return [getattr(value, name) for name in field_names(value)]
@@ -146,7 +158,7 @@ def circle_in(value: Any) -> str | None:
 
 def _names_of_parts(value: Any) -> list[str]:
     """How to get at the parts that :func:`parts_of` gives."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return [f"[{key!r}]" for key in value]
     if is_dataclass(value):
         return [f".{name}" for name in field_names(value)]
@@ -157,7 +169,7 @@ def with_parts(value: Any, parts: list[Any]) -> Any:
     """A copy of a container, its attributes included, with other parts than :func:`parts_of` gives; a list or dict of
     them, if its type cannot be instantiated.
     """
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return _like_mapping(value, dict(zip(value, parts)))
     if isinstance(value, tuple):
         return tuple(parts) if type(value) is tuple else _like_tuple(value, parts)

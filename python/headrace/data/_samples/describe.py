@@ -14,6 +14,7 @@ from headrace.data._samples.batch_tree import LAYOUT_DIMS, Dtypes, Structure, dt
 from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
+    is_mapping,
     is_namedtuple,
     is_other_array,
     is_plain_array,
@@ -109,7 +110,7 @@ class _Walk:
             return self._number(NodeKind.FLOAT, value, np.float64)
         if isinstance(value, complex):
             return self._number(NodeKind.SCALAR, value, np.complex128)
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             keys, shell = tuple(value), shell_of(value)
             children, nodes = self._visit_all([value[key] for key in keys], in_sequence=False)
             structure: Structure = ("dict", kind, shell, keys, children)

@@ -8,7 +8,7 @@ import copy
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
+    is_mapping,
     is_namedtuple,
     is_plain_array,
     parts_of,
@@ -283,7 +284,7 @@ def _converted_circle(batch: Any, leaf: Callable[[Any], Any]) -> Any:
                 made[id(value)] = leaf(value)
             else:
                 left += parts
-                made.update((id(key), key) for key in (value if isinstance(value, Mapping) else ()))
+                made.update((id(key), key) for key in (value if is_mapping(value) else ()))
     if all(made.get(id(value), value) is value for value in values):
         return batch
     return copy.deepcopy(batch, made)

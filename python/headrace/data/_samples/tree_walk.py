@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -12,6 +12,7 @@ from headrace.data._samples.batch_tree import Structure
 from headrace.data._samples.containers import (
     field_names,
     is_dataclass,
+    is_mapping,
     is_namedtuple,
     is_plain_array,
     is_sequence,
@@ -63,7 +64,7 @@ class Walk:
             return self.ragged(value)
         if is_namedtuple(value):
             return ("namedtuple", type(value), self._visit_all(value))
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             keys, shell = tuple(value), shell_of(value)
             self._note_keys(keys)
             self.varies = self.varies or shell is not None
