@@ -246,12 +246,12 @@ class LoaderBacking:
             "pin_memory": bool(of.pin_memory) and workers > 0 and torch.accelerator.is_available(),
             "timeout": of.timeout if workers > 0 else 0,
             "worker_init_fn": of.worker_init_fn,
-            "multiprocessing_context": of.multiprocessing_context,
+            "multiprocessing_context": of.multiprocessing_context if workers > 0 else None,
             "generator": of.generator,
             "prefetch_factor": None
             if workers == 0
             else _prefetch(of.prefetch_factor, workers * options.threads_per_worker),
-            "persistent_workers": bool(of.persistent_workers),
+            "persistent_workers": bool(of.persistent_workers) and workers > 0,
             "in_order": bool(of.in_order),
             "seed": options.seed,
             "seed_records": "position" if seeds is True else seeds,

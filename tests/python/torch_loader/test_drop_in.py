@@ -729,6 +729,15 @@ def test_attributes_that_pytorch_lets_change_take_effect_at_the_next_epoch() -> 
     assert list(loader) == [2, 2]
 
 
+def test_a_loader_that_was_made_for_workers_goes_on_without_them() -> None:
+    loader = DataLoader(
+        Made(tensors, 4), 2, num_workers=1, multiprocessing_context="fork", prefetch_factor=3, persistent_workers=True
+    )
+    expected = list(loader)
+    loader.num_workers = 0
+    assert_same(list(loader), expected)
+
+
 def test_a_prefetch_factor_that_is_no_integer_is_refused_as_it_was_given() -> None:
     with pytest.raises(TypeError, match=r"prefetch_factor must be an integer, got 2\.5"):
         DataLoader(range(4), num_workers=2, prefetch_factor=2.5)  # type: ignore[arg-type]
