@@ -80,6 +80,15 @@ def test_torchvision_augmentations(workers: int) -> None:
     compare(dataset, workers, batch_size=4, shuffle=True)
 
 
+@both
+@pytest.mark.parametrize("kept", ["Tensor", "TVTensor"])
+def test_torchvision_types(kept: str, workers: int) -> None:
+    tv_tensors = library("torchvision.tv_tensors")
+    samples = [(tv_tensors.Image(torch.full((3, 2, 2), i)), {"mask": tv_tensors.Mask(torch.ones(2))}) for i in range(5)]
+    with tv_tensors.set_return_type(kept):
+        compare(samples, workers, batch_size=2)
+
+
 class Rows(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
     """Rows of a store that each worker opens for itself."""
 

@@ -60,7 +60,8 @@ def _is_stacked(value: Any) -> bool:
     if kind in _VALUES:
         return True
     if is_tensor(value):
-        plain = value.as_subclass(sys.modules["torch"].Tensor) if kind.__module__ in _PLAIN_WHEN_STACKED else value
+        # Stacked to their own type if the program has said so, with set_return_type.
+        plain = value.unsqueeze(0) if kind.__module__ in _PLAIN_WHEN_STACKED else value
         return leaves_slot_unchanged(plain)
     if kind is np.ndarray:
         return torch_has(value.dtype)
