@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,45 @@ def test_a_program_from_standard_input_cannot_be_imported(context: str) -> None:
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("headrace.errors.FailedPrecondition: workers of the start method"), done.stderr
     assert "there is no file '<stdin>'" in last
+
+
+def run_main_file(kind: str, folder: Path, main: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program that is a ``__main__.py``, beside a module ``numbers_of``."""
+    application = folder / "application"
+    application.mkdir()
+    (application / "__main__.py").write_text(main)
+    (application / "numbers_of.py").write_text(PROGRAM)
+    arguments = {"package": ["-m", "application"], "folder": ["application"], "archive": ["application.zip"]}[kind]
+    if kind == "archive":
+        shutil.make_archive(str(application), "zip", application)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
+
+
+MAIN_FILES = pytest.mark.parametrize(
+    ("kind", "context"), [("package", "spawn"), ("folder", "spawn"), ("archive", "spawn"), ("archive", "forkserver")]
+)
+
+
+@MAIN_FILES
+def test_a_main_file_may_use_what_it_imports(kind: str, context: str, tmp_path: Path) -> None:
+    """Workers do not import it: multiprocessing leaves out main modules of this name."""
+    module = "application.numbers_of" if kind == "package" else "numbers_of"
+    done = run_main_file(
+        kind, tmp_path, f"from {module} import main\nif __name__ == '__main__':\n    main({context!r})\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
+
+
+@MAIN_FILES
+def test_what_a_main_file_defines_is_refused_before_a_worker_starts(kind: str, context: str, tmp_path: Path) -> None:
+    done = run_main_file(kind, tmp_path, f"{PROGRAM}if __name__ == '__main__':\n    main({context!r})\n")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("_pickle.PicklingError: dataset needs Numbers of the main module"), done.stderr
+    assert "__main__.py of a package, a folder or an archive, so workers" in last
+    assert "Define it in another module that the program imports" in last
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])

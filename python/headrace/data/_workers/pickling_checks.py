@@ -40,7 +40,8 @@ class _MainImports(pickle.Pickler):
 
 
 def require_importable(config: LoaderConfig, start_method: str) -> None:
-    """Refuses, in a notebook or an interactive session, objects that workers would have to import from it.
+    """Refuses objects that workers would have to import from a main module that they cannot import: in a notebook, an
+    interactive session, or the ``__main__.py`` of a package, a folder or an archive.
 
     Raises:
         PicklingError: one of the arguments needs it.
@@ -48,12 +49,15 @@ def require_importable(config: LoaderConfig, start_method: str) -> None:
     """
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if file is not None and not os.path.exists(file):
+    spec = getattr(main, "__spec__", None)
+    # multiprocessing does not even try to.
+    is_main_file = spec is not None and spec.name.rpartition(".")[2] == "__main__"
+    if file is not None and not is_main_file and not os.path.exists(file):
         raise errors.FailedPrecondition(
             f'workers of the start method "{start_method}" import the main module of the program, and there is no file '
             f'{file!r}: put the program into a file, or pass multiprocessing_context="fork" or workers="thread"'
         )
-    if file is not None or getattr(main, "__spec__", None) is not None:
+    if not is_main_file and (file is not None or spec is not None):
         return
     for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
         imports = _MainImports()
@@ -63,7 +67,11 @@ def require_importable(config: LoaderConfig, start_method: str) -> None:
             of, remedy = ", which this notebook, or interactive session, defines", "a module (a .py file)"
             # Python deletes the __file__ of a program that has run to its end, but not the loader.
             script = getattr(getattr(main, "__loader__", None), "path", None)
-            if script is not None:
+            if is_main_file:
+                script = file
+                of = f" of the main module {script!r}, the __main__.py of a package, a folder or an archive"
+                remedy = "another module"
+            elif script is not None:
                 of, remedy = f" of the main module {script!r}, which has run to its end", "another module"
             raise pickle.PicklingError(
                 f'{name} needs {imports.found}{of}, so workers of the start method "{start_method}" cannot import it. '
