@@ -240,9 +240,13 @@ def test_structured_arrays_stay_structured() -> None:
 @pytest.mark.parametrize("dtype", [">i4", ">M8[s]", np.dtype([("a", "i1"), ("b", "f8")], align=True)], ids=str)
 @pytest.mark.parametrize("shape", [(), (2,)], ids=str)
 def test_elements_keep_their_order_of_bytes_and_their_padding(shape: tuple[int, ...], dtype: Any) -> None:
-    got = load([np.ones(shape, dtype), np.zeros(shape, dtype)])
-    assert got.dtype == np.dtype(dtype)
-    assert repr(got.dtype) == repr(np.dtype(dtype))
+    samples = [np.ones(shape, dtype), np.zeros(shape, dtype)]
+    batches = [default_collate(samples)]
+    for num_workers in (0, 1):
+        batches += DataLoader(Samples(samples), batch_size=2, num_workers=num_workers)
+    for batch in batches:
+        assert repr(batch.dtype) == repr(np.dtype(dtype))
+        assert batch.tolist() == [sample.tolist() for sample in samples]
 
 
 def test_numbers_with_fields_keep_these() -> None:
