@@ -20,6 +20,7 @@ from loader_datasets import Point, Samples, same
 
 from headrace.data import DataLoader, default_collate, default_convert
 from headrace.data._samples.collation import collate_in_place
+from headrace.data._samples.containers import circle_in
 from headrace.data._samples.flatten import Flattener
 from headrace.data._samples.pickling import dumps_sample, loads_sample
 from headrace.data._samples.rebuild import decode_tree
@@ -521,6 +522,15 @@ def test_a_sample_that_contains_itself_is_an_error_that_names_it(
         next(batches)
     with pytest.raises(ValueError, match=rf"^sample 3 cannot be collated: its element {where} contains itself\. "):
         next(batches)
+
+
+def test_a_circle_is_found_wherever_it_is_and_nowhere_else() -> None:
+    part = [1, [2]]
+    assert circle_in(part) is None
+    assert circle_in([part, {"a": (part, part)}]) is None
+    circle: Any = [part]
+    circle.append([part, circle])
+    assert circle_in([part, [part, circle]]) == "[1][1][1][1]"
 
 
 def test_of_a_sample_that_is_only_deep_the_error_is_pythons() -> None:

@@ -152,7 +152,8 @@ def circle_in(value: Any) -> str | None:
             left.pop()
             names.pop()
             if path:
-                done[id(path[-1])] = path.pop()
+                part = path.pop()
+                done[id(part)] = part
     return None
 
 
