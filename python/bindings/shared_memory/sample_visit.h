@@ -77,6 +77,9 @@ inline bool SameKey(PyObject* key, const pybind11::object& expected) {
   if (key == expected.ptr()) {
     return true;
   }
+  if (Py_TYPE(key) != Py_TYPE(expected.ptr())) {  // 1, 1.0 and True are equal, but a batch has the keys of its samples
+    return false;
+  }
   const int equal = PyObject_RichCompareBool(key, expected.ptr(), Py_EQ);
   if (equal < 0) {
     throw pybind11::error_already_set();

@@ -231,6 +231,13 @@ def test_object_arrays_become_a_list() -> None:
     assert [each.tolist() for each in got] == [[None, "a"], [{}]]
 
 
+def test_equal_keys_of_several_types() -> None:
+    """Each batch has the keys of its own samples, whatever those before it had."""
+    samples: list[Any] = [{key: np.ones(2)} for key in (1, 1, True, True, 1.0, 1.0, True, 1)]
+    loader = DataLoader(Samples(samples), batch_size=2, num_workers=1)
+    assert [repr(list(batch)) for batch in loader] == ["[1]", "[True]", "[1.0]", "[True]"]
+
+
 def test_structured_arrays_stay_structured() -> None:
     dtype = np.dtype([("a", "i4"), ("b", "f8", (2,))])
     samples = [np.array([(i, (i, i))], dtype) for i in range(3)]
