@@ -54,9 +54,10 @@ inserted and never removed before a whole generation is dropped; the only docume
 7. **Incarnations.** The process that creates the settings chooses a random name for the cache, and all tables are under
    that name. Cleaning removes the settings first. So late writes belong to the old name and mix with nothing; managers
    of the new cache remove them, having read the settings after they saw them. Each process checks the settings when it
-   renews its lease, and when an entry is missing; if they have changed, the current generation is lower than before, or
-   the lease is not as this process left it (a backup has been restored), it stops with ``CacheGoneError``. A manager
-   whose lease is not as it left it begins anew with what the store has: another one may have led meanwhile.
+   renews its lease, while it waits for data, and when an entry is missing; if they have changed, the current generation
+   is lower than before, or the lease is not as this process left it (a backup has been restored), it stops with
+   ``CacheGoneError``. A manager whose lease is not as it left it begins anew with what the store has: another one may
+   have led meanwhile.
 8. **Restored backups.** A manager remembers what it has verified, but does not act on its memory. Before it swaps a
    generation, writes down that a block is whole, annuls samples or drops generations, it renews its lease, looks again
    at all that it acts on, looks whether the store still has that renewal, and acts. For a swap, it looks again at the
@@ -78,7 +79,8 @@ is under way for longer than LEASE. A server keeps acknowledged writes, and late
 cache at one moment, and takes its place at one moment: not between a manager's last look at its lease (or one to renew
 it meanwhile, where the second look of 8 takes longer than LEASE / 3) and what it does next, not while a request is
 retried, and no two of them while a manager decides. Who stops all processes first is on the safe side. Until a process
-notices a restored backup, within LEASE / 3, what it puts may be lost.
+notices a restored backup, within LEASE / 3, what it puts may be lost, or stays in the two generations that it fills, in
+addition to those of 6, until the cache comes to their numbers again.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class LocalStore:
 
     All of it is in one folder, which only its owner can enter. It is marked as a cache before anything else is stored
     there; foreign files in that folder are neither read nor removed. Its subfolders are its own, with all in them.
+    Nothing is stored in another folder that has taken its place, such as a backup.
 
     Written data survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
 
