@@ -68,8 +68,10 @@ class Memory:
             if key in stored:
                 return stored[key] == document and bool(done)
             stored[key] = dict(document)
-            if table == SWAPS and "void" not in document and not done:
-                world.swapped(at[0], int(key[:12]))
+            if table == SWAPS and not done:
+                world.decided(at[0], int(key[:12]), document)
+            elif ".samples." in table and not done:
+                world.described(at[0], int(table[:12]), document)
             done.append(True)
             world.count_generations(at[0])
             return True

@@ -14,7 +14,7 @@ import contextlib
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import pytest
@@ -147,6 +147,7 @@ class World:
         self._losses = 0  # how many backups have been restored and caches cleaned
         self._acknowledged: dict[tuple[str | None, int, int], int] = {}
         self._origins: dict[tuple[str | None, int, int], tuple[str, int]] = {}  # lease and number they were put under
+        self._of_swaps: dict[tuple[str | None, int, int], tuple[str, int]] = {}  # of the samples in generations swapped
         self._read: dict[tuple[str | None, int, int], int] = {}
         keys = {"DBNAME": "model", "SWAP_CAP": CAP, "MONGOHOST": "model"}
         self._configs = [Config.load({**keys, "LEASE": lease}) for lease in (LEASE, LEASE, 2 * LEASE)]
@@ -285,7 +286,7 @@ class World:
 
     def _suspend(self) -> None:
         process = self.rng.choice(self._actors).process
-        self._asleep[process] = self.time + self.rng.choice((3, LEASE / 2, LEASE * 1.5, LEASE * 4))
+        self._asleep[process] = self.time + LEASE * self.rng.choice((0.1, 0.1, 0.5, 0.5, 1.5, 1.5, 4, 4, 12))
 
     def _set_the_clock(self) -> None:
         self.wall += self.rng.choice((-3600, -LEASE, LEASE, 3600))
@@ -320,7 +321,7 @@ class World:
         self.tables.clear()
         self.tables.update(self._copy(self.rng.choice(self._backups)))
         self._late.clear()
-        for of_before in (self._acknowledged, self._origins, self._read, self.dropped):
+        for of_before in (self._acknowledged, self._origins, self._of_swaps, self._read, self.dropped):
             of_before.clear()
         self._era += 1
         self._losses += 1
@@ -355,6 +356,11 @@ class World:
                 self.problems.append(f"{stored} was acknowledged twice")
             assert writer._lease is not None
             self._acknowledged[key], self._origins[key] = value, (writer._lease.key, writer._number - 1)
+            if not is_clean and not self._is_damaged(*key):
+                is_swapped = self._current(key[0]) >= stored[0]
+                there = [self._of_swaps.get(key)] if is_swapped else map(_origin, self._described(*key).values())
+                if self._origins[key] not in there:
+                    self.problems.append(f"{stored} is acknowledged, but not there")
 
     def _keep(self) -> None:
         manager = _Manager(self, self._cache())
@@ -438,8 +444,23 @@ class World:
             elif self._read.get((of, generation, id), value) != value:
                 self.problems.append(f"acknowledged sample {id} of generation {generation} is another one")
 
-    def swapped(self, incarnation: str | None, generation: int) -> None:
-        """Called at a swap: it must be whole, if it is not one that comes long after another one has done it."""
+    def described(self, incarnation: str | None, generation: int, description: Mapping[str, Any]) -> None:
+        """Called when a description is stored: the chunks were there before."""
+        chunks = self.tables.get((incarnation, f"{generation:012d}.chunks"), {})
+        missing = set(chunk_names(description, [0])) - chunks.keys() - self._damaged
+        is_late = self.restores or incarnation in self._cleaned or (incarnation, generation) in self.dropped
+        if missing and not is_late:
+            self.problems.append(f"a sample of generation {generation} is described before it is there")
+
+    def decided(self, incarnation: str | None, generation: int, entry: Mapping[str, Any]) -> None:
+        """Called at a manager's entry."""
+        if "void" not in entry:
+            self._swapped(incarnation, generation)
+        elif not (self.damages or self.restores or incarnation in self._cleaned):
+            self.problems.append(f"samples of generation {generation} are annulled, but nothing is damaged")
+
+    def _swapped(self, incarnation: str | None, generation: int) -> None:
+        """It must be whole, if it is not one that comes long after another one has done it."""
         others = [int(name[:12]) for name, entry in self.tables[incarnation, SWAPS].items() if "void" not in entry]
         if max(others) > generation:
             return
@@ -454,10 +475,11 @@ class World:
             lost = description is None or not chunks.keys() >= set(chunk_names(description, [0]))
             if lost and not (self.damages and description is not None):
                 self.problems.append(f"generation {generation} was swapped without sample {id}")
-            acknowledged = self._origins.get((incarnation, generation, id))
-            if description is None or acknowledged is None or self._is_damaged(incarnation, generation, id):
+            if description is None or self._is_damaged(incarnation, generation, id):
                 continue
-            if acknowledged != (description["writer"], description["number"]):
+            key = incarnation, generation, id
+            self._of_swaps[key] = _origin(description)
+            if self._origins.get(key, _origin(description)) != _origin(description):
                 self.problems.append(f"generation {generation} was swapped with another sample {id}")
 
     def count_generations(self, incarnation: str | None) -> None:
@@ -472,6 +494,10 @@ class World:
     def _current(self, incarnation: str | None) -> int:
         entries = self.tables.get((incarnation, SWAPS), {}).items()
         return max((int(name[:12]) for name, entry in entries if "void" not in entry), default=0)
+
+
+def _origin(description: Mapping[str, Any]) -> tuple[str, int]:
+    return description["writer"], description["number"]
 
 
 class _Manager(GenerationManager):

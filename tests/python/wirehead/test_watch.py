@@ -670,6 +670,25 @@ def test_a_lease_that_was_declared_dead_is_no_backup(keys: dict[str, Any]) -> No
     lease.abandon()
 
 
+def test_a_lease_that_gets_a_new_key_while_its_thread_looks_for_it_is_no_backup(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    cache = Cache(keys, clock=lambda: clock[0])
+    lease, find = Lease(cache, "reader"), cache.store.find
+    lease.pin([1])
+    lease.abandon()
+
+    def suspended(table: str, key: str) -> Any:
+        cache.store.find = find  # type: ignore[method-assign]
+        clock[0] += 3600
+        cache.store.remove(LEASES, key)  # the grave has been there, too
+        lease.pin([1])
+        return find(table, key)
+
+    cache.store.find = suspended  # type: ignore[method-assign]
+    lease._check_is_kept()
+    assert lease.is_alive()
+
+
 def test_a_manager_that_was_replaced_for_a_while_verifies_again(location: dict[str, Any]) -> None:
     clock = [1000.0]
     with contextlib.closing(Cache({**location, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:

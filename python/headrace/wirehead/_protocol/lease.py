@@ -257,8 +257,12 @@ class Lease:
             found = self._cache.store.find(LEASES, key)
             if found is not None and int(found.get("beat", 0)) >= acknowledged:
                 return
-        # Others remove leases, too: those that they have declared dead.
-        if acknowledged and self._cache.store.find(GRAVES, key) is None and not self.has_lapsed():
+        # Others remove leases, too: those that they have declared dead, whose holder goes on under a new key.
+        if not acknowledged or self._cache.store.find(GRAVES, key) is not None:
+            return
+        with self._lock:
+            is_dead = key != self.key or self._lapsed()
+        if not is_dead:
             self._cache.check_is_there()
             raise CacheGoneError(self._cache.config.cache, "has lost a lease of this process (a backup restored?)")
 

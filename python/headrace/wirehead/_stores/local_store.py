@@ -284,7 +284,7 @@ class LocalStore:
         """Which folder is there; None if it is no cache."""
         try:
             root, mark = os.stat(self._root), os.stat(self._root / _MARK)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return root.st_dev, root.st_ino, mark.st_ino
 
