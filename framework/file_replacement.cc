@@ -206,9 +206,7 @@ void FileReplacement::Commit() {
 }
 
 FileSetLock::FileSetLock(fs::path folder, bool exclusive)
-    : folder_(std::move(folder)),
-      owner_(::getpid()),
-      fd_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    : folder_(std::move(folder)), owner_(::getpid()), fd_(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_.get() < 0) {
     return;  // whoever opens a file in it says why
   }
