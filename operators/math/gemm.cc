@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <new>
 #include <utility>
@@ -416,14 +417,15 @@ class Product {
     if (threads == 1) {
       return;
     }
-    // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
-    // Only where there are too few columns for all threads are the rows cut further.
     constexpr int64_t kLeastDepth = 16;  // below that it is the results that cost
     const int64_t worthwhile = m * CeilDiv(n, isa_.lanes) * isa_.lanes * std::max(k, kLeastDepth) / kGemmWorkPerTask;
+    // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
     const int64_t shared = threads * CeilDiv(kTasksPerThread, row_tasks_);
-    col_tasks_ = std::clamp<int64_t>(std::min(shared, worthwhile / row_tasks_), 1, panels_);
-    const int64_t tasks = std::min({threads * kTasksPerThread, worthwhile, CeilDiv(m, isa_.max_rows) * col_tasks_});
-    row_tasks_ = std::max(row_tasks_, tasks / col_tasks_);
+    if (panels_ >= shared) {
+      col_tasks_ = std::clamp<int64_t>(worthwhile / row_tasks_, 1, shared);
+    } else {
+      CutRowsToo(std::clamp<int64_t>(worthwhile, 1, threads));
+    }
   }
 
   void Run() const {
@@ -435,6 +437,23 @@ class Product {
   }
 
  private:
+  // Where there are too few panels for all threads: a task for each, of the shape that takes least time.
+  void CutRowsToo(int64_t threads) {
+    constexpr int64_t kCopying = 12;  // of a panel, in rows that it is multiplied by
+    const int64_t least = row_tasks_;
+    int64_t least_time = std::numeric_limits<int64_t>::max();
+    for (int64_t cols = 1; cols <= panels_; ++cols) {
+      const int64_t tasks = CeilDiv(std::max(threads, least * cols), threads) * threads;
+      const int64_t rows = std::clamp(CeilDiv(tasks, cols), least, std::max(least, CeilDiv(m_, isa_.max_rows)));
+      const int64_t time = CeilDiv(rows * cols, threads) * (CeilDiv(m_, rows) + kCopying) * CeilDiv(panels_, cols);
+      if (time < least_time) {
+        least_time = time;
+        row_tasks_ = rows;
+        col_tasks_ = cols;
+      }
+    }
+  }
+
   void RunTask(const Part& rows, const Part& panels) const {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kMaxDepth * 64 / sizeof(T) * 2];
@@ -600,7 +619,10 @@ void MultiplyLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const Column
   const int64_t tiles = CeilDiv(m, isa.max_rows);
   const int64_t slices = CeilDiv(k, kDepth);
   const int64_t threads = PoolThreads();
-  const int64_t parts = threads == 1 ? 1 : threads * kTasksPerThread;
+  // Each part leaves some of its last panel empty.
+  constexpr int64_t kPanelsPerPart = 8;
+  const int64_t most = b.count * b.length / (kPanelsPerPart * width);
+  const int64_t parts = threads == 1 ? 1 : threads * std::clamp<int64_t>(most / threads, 1, kTasksPerThread);
   const int64_t grain = std::max(CeilDiv(b.count, parts), kGemmWorkPerTask / std::max<int64_t>(1, m * k * b.length));
   ParallelFor(b.count, grain, [&](int64_t first, int64_t end) {
     alignas(64) T sums[kMaxMapsInLines * 128 / sizeof(T)];

@@ -372,7 +372,7 @@ def test_roi_perspective_transform() -> None:
         if mask[region, 0, row, col]:
             image = IMAGES[0 if region == 0 else 1, c]
             out[region, c, row, col] = interpolated(image, np.clip(v / w, 0, 6), np.clip(u / w, 0, 4))
-    outputs = {"Out": out, "Mask": mask, "TransformMatrix": matrix}
+    outputs = {"Out": (out, [[1, 3]]), "Mask": mask, "TransformMatrix": matrix}
     test = OpTest("roi_perspective_transform", inputs, attrs, outputs)
     test.check_outputs()
     test.check_gradients(["X"], ["Out"])
@@ -391,7 +391,7 @@ def test_the_outer_border_of_an_image_belongs_to_it() -> None:
         mask = np.array(seen, np.int32)
         out = np.stack([mask * [[0, 4], [0, 4]], mask * [[0, 0], [6, 6]]]).astype(float)
         inputs = {"X": np.stack([x, y])[None], "ROIs": (quads, [[1]])}
-        outputs = {"Out": out[None], "Mask": mask[None, None], "TransformMatrix": None}
+        outputs = {"Out": (out[None], [[1]]), "Mask": mask[None, None], "TransformMatrix": None}
         OpTest("roi_perspective_transform", inputs, attrs, outputs).check_outputs()
 
 
