@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch._utils import ExceptionWrapper
 
 from headrace.data import WorkerTraceback
-from headrace.data._workers.errors import set_in
 
 
 def as_pytorch_says(error: BaseException) -> BaseException:
@@ -18,13 +17,18 @@ def as_pytorch_says(error: BaseException) -> BaseException:
     kind = origin.kind or type(error)
     wrapper = ExceptionWrapper((kind, error, None), f"in DataLoader worker process {origin.worker}")
     wrapper.exc_msg = f"{origin.text.rstrip()}\n{origin.culprit}.\n"
-    set_in(error, "__cause__", None)
+    _set_cause(error, None)
     try:
         wrapper.reraise()
     except BaseException as raised:
         rephrased = raised
         if not isinstance(raised, (kind, RuntimeError)):  # PyTorch's attempt has failed, of which nobody needs to know
             rephrased = RuntimeError(f"Caught {kind.__name__} {wrapper.where}.\nOriginal {wrapper.exc_msg}")
-        set_in(rephrased, "__cause__", error)
+        _set_cause(rephrased, error)
         return rephrased.with_traceback(None)
     return error
+
+
+def _set_cause(error: BaseException, cause: BaseException | None) -> None:
+    """Also of an exception whose class refuses to set attributes, as a frozen dataclass does."""
+    BaseException.__setattr__(error, "__cause__", cause)
