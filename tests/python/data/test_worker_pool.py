@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,22 @@ def test_one_that_fails_to_start_later_on_is_started_again(tmp_path: Path) -> No
         got += [batch.tolist() for batch in batches]
     assert got == [[i] for i in range(40)]
     assert "exited with status 1 while it started (no codec)" in told[1]
+
+
+def test_one_that_is_killed_before_it_has_read_its_task_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Popen._launch  # type: ignore[attr-defined]
+    launched: list[Any] = []
+
+    def broken_at_first(self: Any, process: Any) -> None:
+        launched.append(process)
+        if len(launched) == 1:
+            raise BrokenPipeError
+        launch(self, process)
+
+    monkeypatch.setattr(Popen, "_launch", broken_at_first)
+    loader = DataLoader(Ints(8), batch_size=4, num_workers=2, multiprocessing_context="forkserver")
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(launched) == 3
 
 
 def test_warnings_that_are_errors_do_not_leave_the_loader_without_workers(tmp_path: Path) -> None:

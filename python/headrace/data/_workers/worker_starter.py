@@ -24,6 +24,9 @@ from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 from headrace.data._workers.waits import Waits
 
+# How often a worker is started, if it is killed as it starts.
+_ATTEMPTS = 3
+
 MakeSetup = Callable[..., WorkerSetup]  # with the pool's data of a worker as keyword arguments
 
 
@@ -136,7 +139,13 @@ class WorkerStarter:
     def _run(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> WorkerProcess:
         self._started[worker_id] += 1
         with limits_named(worker_id), process_start():
-            process.start()
+            for attempts_left in reversed(range(_ATTEMPTS)):
+                try:
+                    process.start()
+                    break
+                except BrokenPipeError:  # it was killed before it had read what it is to do; or the forkserver is gone
+                    if attempts_left == 0:
+                        raise
         worker_processes.add(process)
         return WorkerProcess(process, time.monotonic())
 
