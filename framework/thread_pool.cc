@@ -90,7 +90,10 @@ class ThreadPool::Workers {
     open_.store(true);
     generation_.fetch_add(1);
     generation_.notify_all();
-    RunBlocks(0);
+    {
+      const ScopedThreadPool none(nullptr);  // loops within blocks find the pool busy
+      RunBlocks(0);
+    }
     open_.store(false);
     WaitUntilNobodyIsInside();
     if (error_ != nullptr) {

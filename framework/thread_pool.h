@@ -68,7 +68,8 @@ class HEADRACE_API ScopedThreadPool {
   ThreadPool* const outer_;
 };
 
-// The most threads that ParallelFor on this thread uses, to cut a loop by whose results do not depend on the cut.
+// The most threads that ParallelFor on this thread uses, 1 within a block of a loop of the pool: to cut a loop by whose
+// results do not depend on the cut.
 HEADRACE_API int PoolThreads();
 
 // As ParallelFor, of more than one block.

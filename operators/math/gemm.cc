@@ -11,11 +11,14 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "framework/thread_pool.h"
 #include "operators/math/avx512_loop.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/gemm_panels.h"
+#include "operators/math/scratch.h"
 #include "operators/math/transpose.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -47,9 +50,14 @@ struct GemmTile {
   T* sums = nullptr;
   bool is_first = true;
   bool is_last = true;
-  // In lines: where the rows of b are, from b on, and which columns are stored.
-  const int64_t* b_offsets = nullptr;
-  uint32_t chosen = 0;
+};
+
+// The same in lines: row l of b is at b[offsets[l]], and only chosen columns are stored, one behind the other. Never
+// added to c.
+template <typename T>
+struct LineTile : GemmTile<T> {
+  const int64_t* offsets;
+  uint32_t chosen;
 };
 
 // Where an instruction set has none of its own.
@@ -75,7 +83,7 @@ struct GemmIsa {
   void (*const* one)(const GemmTile<T>&);
   void (*const* two)(const GemmTile<T>&);
   void (*const* four)(const GemmTile<T>&);
-  void (*const* lines)(const GemmTile<T>&);
+  void (*const* lines)(const LineTile<T>&);
   void (*row)(const GemmTile<T>&);
 };
 
@@ -227,7 +235,7 @@ int64_t SecondLevelCache() {
 }
 
 // Memory of this thread for n elements, aligned to cache lines, which it keeps for its next products: more than a stack
-// is sure to have.
+// is sure to have, and for tasks, in which scratch memory is not to be had.
 template <typename T>
 T* MemoryForRows(int64_t n) {
   struct Memory {
@@ -429,14 +437,62 @@ class Product {
   }
 
   void Run() const {
+    // Rows that several tasks need are packed once for all of them, unless they are large.
+    Tensor memory;
+    T* shared_rows = nullptr;
+    if (col_tasks_ > 1 && Packs(panels_) && m_ * k_ * static_cast<int64_t>(sizeof(T)) <= kLargeBytes) {
+      shared_rows = Scratch<T>(&memory, m_ * blocks_ * RowSize());
+      PackAll(shared_rows);
+    }
     ParallelFor(row_tasks_ * col_tasks_, 1, [&](int64_t first, int64_t end) {
       for (int64_t task = first; task < end; ++task) {
-        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_));
+        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_), shared_rows);
       }
     });
   }
 
  private:
+  // Whether it pays to pack rows for so many panels.
+  bool Packs(int64_t panels) const { return (is_transposed_ || a_.col == 1) && panels >= panels_to_pack_for_; }
+
+  // What a packed row takes in a block of depth, at most.
+  int64_t RowSize() const { return CeilDiv(k_, blocks_) + kRowPadding; }
+
+  // Between the rows of a block. Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the
+  // shorter ones, which leaves no room for a padding.
+  int64_t StrideOf(const Part& depth) const { return depth.size + (2 * depth.size >= depth_ ? kRowPadding : 0); }
+
+  // The tiles of these rows in a block of depth, in their order.
+  void Pack(const Part& rows, int64_t tiles, const Part& depth, T* to) const {
+    if (is_transposed_) {
+      PackTransposed(a_, rows, tiles, depth, to);
+    } else {
+      PackRows(a_, rows, depth, StrideOf(depth), to);
+    }
+  }
+
+  // The rows of all tasks, block behind block of each.
+  void PackAll(T* to) const {
+    for (int64_t task = 0; task < row_tasks_; ++task) {
+      const Part rows(m_, row_tasks_, task);
+      const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
+      ParallelFor(blocks_ * tiles, RowsPerBlock(isa_.max_rows * RowSize()), [&](int64_t first, int64_t end) {
+        for (int64_t i = first; i < end; ++i) {
+          const int64_t block = i / tiles;
+          const Part depth(k_, blocks_, block);
+          Part tile(rows.size, tiles, i % tiles);
+          T* at = BlockOf(to, rows, block) + tile.begin * (is_transposed_ ? depth.size : StrideOf(depth));
+          tile.begin += rows.begin;
+          Pack(tile, 1, depth, at);
+        }
+      });
+    }
+  }
+
+  T* BlockOf(T* shared_rows, const Part& rows, int64_t block) const {
+    return shared_rows + (blocks_ * rows.begin + block * rows.size) * RowSize();
+  }
+
   // Where there are too few panels for all threads: a task for each, of the shape that takes least time.
   void CutRowsToo(int64_t threads) {
     constexpr int64_t kCopying = 12;  // of a panel, in rows that it is multiplied by
@@ -454,27 +510,25 @@ class Product {
     }
   }
 
-  void RunTask(const Part& rows, const Part& panels) const {
+  void RunTask(const Part& rows, const Part& panels, T* shared_rows) const {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kMaxDepth * 64 / sizeof(T) * 2];
     alignas(64) T sums[kSlicedSums];
-    const bool pack_rows = (is_transposed_ || a_.col == 1) && panels.size >= panels_to_pack_for_;
+    const bool pack_rows = shared_rows != nullptr || Packs(panels.size);
     const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
     const bool read_direct = IsDirect() && tiles <= MaxDirectTiles(*direct_);
     const bool is_sliced = read_direct && tiles <= kMaxSlicedTiles && AreRowsFarApart(*direct_);
     const int64_t together =
         is_sliced ? std::clamp<int64_t>(kSlicedSums / (rows.size * panel_width_), 1, panels.size) : 1;
-    T* const packed_rows = pack_rows ? MemoryForRows<T>(rows.size * (CeilDiv(k_, blocks_) + kRowPadding)) : nullptr;
+    T* packed_rows = pack_rows && shared_rows == nullptr ? MemoryForRows<T>(rows.size * RowSize()) : nullptr;
     int64_t stride = 0;
     for (Walk at(k_, blocks_, panels, together, is_sliced ? kSliceRows : depth_); !at.IsDone();) {
       if (at.IsFirstPanel()) {
-        // Not a multiple of 1 KiB, as rows of 256 elements would be. A task takes more of the shorter ones, which
-        // leaves no room for a padding.
-        stride = at.depth().size + (2 * at.depth().size >= depth_ ? kRowPadding : 0);
-        if (pack_rows && is_transposed_) {
-          PackTransposed(a_, rows, tiles, at.depth(), packed_rows);
+        stride = StrideOf(at.depth());
+        if (shared_rows != nullptr) {
+          packed_rows = BlockOf(shared_rows, rows, at.block());
         } else if (pack_rows) {
-          PackRows(a_, rows, at.depth(), stride, packed_rows);
+          Pack(rows, tiles, at.depth(), packed_rows);
         }
       }
       const int64_t depth = at.depth().size;
@@ -609,15 +663,15 @@ void MultiplyRow(int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const
   });
 }
 
-// c = a · b, with the columns of b in lines. Goes through them panel by panel; one may begin in a line and end in a
-// later one, with what lies between them, which is left out in the end.
+// Goes through the columns panel by panel. One may begin in a line and end in a later one, with what lies between them,
+// which is left out in the end.
 template <typename T>
 void MultiplyLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const ColumnLines<T>& b, T* c, int64_t c_row) {
   const GemmIsa<T>& isa = BestIsa<T>();
-  constexpr int64_t kDepth = 512;  // rows that lie side by side share cache lines
+  constexpr int64_t kRowsPerSlice = 512;  // rows that lie side by side share cache lines
   const int64_t width = 2 * isa.lanes;
   const int64_t tiles = CeilDiv(m, isa.max_rows);
-  const int64_t slices = CeilDiv(k, kDepth);
+  const int64_t slices = CeilDiv(k, kRowsPerSlice);
   const int64_t threads = PoolThreads();
   // Each part leaves some of its last panel empty.
   constexpr int64_t kPanelsPerPart = 8;
@@ -647,30 +701,30 @@ void MultiplyLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const Column
         const Part slice(k, slices, i);
         for (int64_t t = 0; t < tiles; ++t) {
           const Part rows(m, tiles, t);
-          isa.lines[rows.size - 1]({.depth = slice.size,
-                                    .a = a.data + rows.begin * a.row + slice.begin * a.col,
-                                    .a_row = a.row,
-                                    .a_col = a.col,
-                                    .b = b.data + start,
-                                    .b_row = 0,
-                                    .alpha = T(1),
-                                    .add = false,
-                                    .c = c + rows.begin * c_row + column,
-                                    .c_row = c_row,
-                                    .columns = columns,
-                                    .sums = sums + rows.begin * width,
-                                    .is_first = i == 0,
-                                    .is_last = i + 1 == slices,
-                                    .b_offsets = b.offsets + slice.begin,
-                                    .chosen = chosen});
+          isa.lines[rows.size - 1]({{.depth = slice.size,
+                                     .a = a.data + rows.begin * a.row + slice.begin * a.col,
+                                     .a_row = a.row,
+                                     .a_col = a.col,
+                                     .b = b.data + start,
+                                     .b_row = 0,
+                                     .alpha = T(1),
+                                     .add = false,
+                                     .c = c + rows.begin * c_row + column,
+                                     .c_row = c_row,
+                                     .columns = columns,
+                                     .sums = sums + rows.begin * width,
+                                     .is_first = i == 0,
+                                     .is_last = i + 1 == slices},
+                                    b.offsets + slice.begin,
+                                    chosen});
         }
       }
     }
   });
 }
 
-// How many columns such a product has at most, how many rows are computed at a time, and the least depth: the result
-// is transposed, too.
+// Products of a transposed matrix with few columns: how many these are at most, how many rows are computed at a time,
+// and the least depth.
 constexpr int64_t kTransposedColumns = 24;
 constexpr int64_t kTransposedRows = 256;
 constexpr int64_t kTransposedDepth = 256;

@@ -1,9 +1,9 @@
 // Matrix products.
 //
-// Each element of a product is summed over blocks of 256 products or fewer (k alone says how many), in a block one
-// product after another, each multiplied and added with one rounding; then block after block. So its bits depend on
-// neither the place of the matrices, nor the sizes of their other dimensions, of caches and of vector registers, nor
-// the number of threads. (Processors without fused multiply-add round twice.) T is float or double.
+// Each element of a product is summed in blocks of at most 512 products, or 256 without AVX-512: in a block one product
+// after another, each multiplied and added with one rounding; then block after block. So its bits depend on the shapes
+// and the instruction set, but neither on where the matrices are in memory, nor on the sizes of caches or the number of
+// threads. (Processors without fused multiply-add round twice.) T is float or double.
 //
 // On one thread it takes as long as Eigen's product (kernel_benchmark). It is our own for its bits, which Eigen's
 // product changes with the number of threads, and for products without a matrix in memory (gemm_panels.h).

@@ -31,10 +31,11 @@ struct ColumnLines {
 };
 inline constexpr int64_t kLinePadding = 32;
 
-// How many rows the left-hand side of such a product has at most.
+// How many rows a product with such a right-hand side has at most.
 inline constexpr int64_t kMaxMapsInLines = 128;
 
-// c[m, count · length] = a · b. Nothing is copied: for few rows.
+// c[m, count · length] = a · b, for at most kMaxMapsInLines rows. Nothing is copied. Each element is one sum over k,
+// without blocks.
 template <typename T>
 void GemmOfLines(int64_t m, int64_t k, const StridedMatrix<T>& a, const ColumnLines<T>& b, T* c, int64_t c_row);
 

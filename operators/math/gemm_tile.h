@@ -20,9 +20,9 @@ struct VectorOf<double> {
   using Type = DoubleVector;
 };
 
-// c[kRows, tile.columns] (+)= alpha · sums; in lines, only of the chosen columns, and never added.
-template <typename T, int kVectors, bool kInLines, size_t kRows>
-__attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
+// c[kRows, tile.columns] (+)= alpha · sums.
+template <typename T, int kVectors, typename Tile, size_t kRows>
+__attribute__((always_inline)) inline void StoreTile(const Tile& tile,
                                                      const typename VectorOf<T>::Type (&sums)[kRows][kVectors]) {
   using Vector = typename VectorOf<T>::Type;
   constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
@@ -45,7 +45,7 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
     tile.add ? store_whole(true) : store_whole(false);
     return;
   }
-  if constexpr (kInLines) {
+  if constexpr (std::is_same_v<Tile, LineTile<T>>) {
     for (size_t r = 0; r < kRows; ++r, c += c_row) {
       T* to = c;
       for (int v = 0; v < kVectors; ++v) {
@@ -69,10 +69,11 @@ __attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
   }
 }
 
-// c[kRows, kVectors · lanes] (+)= alpha · a · b. In lines: row l of b is where tile.b_offsets says. All loops over rows
-// and vectors are unrolled by way of index sequences, so that each sum is a variable of its own, in a register.
-template <typename T, int kVectors, bool kInLines, size_t... kRow>
-void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
+// c[kRows, kVectors · lanes] (+)= alpha · a · b. All loops over rows and vectors are unrolled by way of index
+// sequences, so that each sum is a variable of its own, in a register.
+template <typename T, int kVectors, typename Tile, size_t... kRow>
+void RunTile(const Tile& tile, std::index_sequence<kRow...>) {
+  constexpr bool kInLines = std::is_same_v<Tile, LineTile<T>>;
   using Vector = typename VectorOf<T>::Type;
   constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
   constexpr size_t kRows = sizeof...(kRow);
@@ -103,7 +104,10 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
       }(std::make_index_sequence<kVectors>());
     };
     [&]<size_t... kVector>(std::index_sequence<kVector...>) __attribute__((always_inline)) {
-      const T* from = kInLines ? b + tile.b_offsets[l] : b;
+      const T* from = b;
+      if constexpr (kInLines) {
+        from += tile.offsets[l];
+      }
       (__builtin_memcpy(&columns[kVector], from + kVector * kLanes, sizeof(Vector)), ...);
     }(std::make_index_sequence<kVectors>());
     (row(std::integral_constant<size_t, kRow>()), ...);
@@ -123,7 +127,7 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
     __builtin_memcpy(tile.sums, finished, sizeof(finished));
     return;
   }
-  StoreTile<T, kVectors, kInLines, kRows>(tile, finished);
+  StoreTile<T, kVectors>(tile, finished);
 }
 
 // c[1, tile.columns] (+)= alpha · a · b, for whole vectors of columns, at most kRowColumns. Some rows of b at a time
@@ -164,22 +168,22 @@ void RunRow(const GemmTile<T>& tile) {
     GemmTile<T> part = tile;
     part.c += column;
     part.columns = kLanes;
-    StoreTile<T, 1, false, 1>(part, sum);
+    StoreTile<T, 1>(part, sum);
   }
 }
 
-template <typename T, int kVectors, bool kInLines, size_t... kRows>
+template <typename T, int kVectors, typename Tile, size_t... kRows>
 constexpr auto TilesOf(std::index_sequence<kRows...>) {
-  return std::array<void (*)(const GemmTile<T>&), sizeof...(kRows)>{
-      +[](const GemmTile<T>& tile) { RunTile<T, kVectors, kInLines>(tile, std::make_index_sequence<kRows + 1>()); }...};
+  return std::array<void (*)(const Tile&), sizeof...(kRows)>{
+      +[](const Tile& tile) { RunTile<T, kVectors>(tile, std::make_index_sequence<kRows + 1>()); }...};
 }
 
 template <typename T>
 GemmIsa<T> Isa() {
-  static constexpr auto kOne = TilesOf<T, 1, false>(std::make_index_sequence<kMaxRows>());
-  static constexpr auto kTwo = TilesOf<T, 2, false>(std::make_index_sequence<kMaxRows>());
-  static constexpr auto kFour = TilesOf<T, 4, false>(std::make_index_sequence<kMaxRows / 2>());
-  static constexpr auto kLines = TilesOf<T, 2, true>(std::make_index_sequence<kMaxRows>());
+  static constexpr auto kOne = TilesOf<T, 1, GemmTile<T>>(std::make_index_sequence<kMaxRows>());
+  static constexpr auto kTwo = TilesOf<T, 2, GemmTile<T>>(std::make_index_sequence<kMaxRows>());
+  static constexpr auto kFour = TilesOf<T, 4, GemmTile<T>>(std::make_index_sequence<kMaxRows / 2>());
+  static constexpr auto kLines = TilesOf<T, 2, LineTile<T>>(std::make_index_sequence<kMaxRows>());
   return {sizeof(FloatVector) / sizeof(T),
           kMaxRows,
           kDepth,

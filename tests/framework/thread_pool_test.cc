@@ -166,6 +166,16 @@ TEST(ThreadPool, LoopsWithinBlocksRunOnTheThreadOfTheBlock) {
 
 // For ThreadSanitizer: what blocks write is read by the caller, and what it writes is read by the blocks of its next
 // loop, without any other synchronisation.
+TEST(ThreadPool, WithinABlockThereIsOneThread) {
+  ThreadPool pool(2);
+  const ScopedThreadPool use(&pool);
+  std::vector<int> threads(8);
+  ParallelFor(std::ssize(threads), 1,
+              [&](int64_t begin, int64_t) { threads[static_cast<size_t>(begin)] = PoolThreads(); });
+  EXPECT_THAT(threads, testing::Each(1));
+  EXPECT_EQ(PoolThreads(), 2);
+}
+
 TEST(ThreadPool, LoopsFollowOneAnother) {
   ThreadPool pool(4);
   const ScopedThreadPool use(&pool);
