@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -133,27 +134,45 @@ constexpr int64_t kBlock<OfAngles> = kElementsPerBlock / 4;
 template <typename Function>
 constexpr int64_t kBlock<OfVectors<Function>> = kElementsPerBlock / 4;
 
-template <typename T, typename Function>
-void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, const Function& function) {
-  LoDTensor* out = ctx.Output("Out");
-  T* to = out->mutable_data<T>();
-  const T* x = ctx.Input("X").data<T>();
-  const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
-  ParallelFor(out->numel(), kBlock<Function>,
-              [=](int64_t begin, int64_t end) { Apply(end - begin, to + begin, function, values, x + begin); });
+// y[i] = function(x[i], values), times each factor[i], for n elements.
+template <typename T, typename... Factor>
+struct Loop {
+  std::function<void(int64_t n, T* y, const Values<T>& values, const T* x, const Factor*... factor)> run;
+  int64_t block;  // elements of a task
+};
+
+template <typename T, typename... Factor, typename Function>
+Loop<T, Factor...> LoopOf(const Function& function) {
+  return {[function](int64_t n, T* y, const Values<T>& values, const T* x, const Factor*... factor) {
+            Apply(n, y, function, values, x, factor...);
+          },
+          kBlock<Function>};
 }
 
-template <typename T, typename Derivative>
-void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, Needs needs,
-                       const Derivative& derivative) {
-  LoDTensor* x_grad = ctx.Output("X@GRAD");
-  T* dx = x_grad->mutable_data<T>();
-  const T* from = ctx.Input(needs == Needs::kOut ? HashedName("Out") : HashedName("X")).data<T>();
-  const T* d = ctx.Input("Out@GRAD").data<T>();
-  const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
-  ParallelFor(x_grad->numel(), kBlock<Derivative>, [=](int64_t begin, int64_t end) {
-    Apply(end - begin, dx + begin, derivative, values, from + begin, d + begin);
-  });
+template <typename T>
+KernelFn ActivationKernel(const Loop<T>& loop, const std::vector<Parameter>& parameters) {
+  return [=](const ExecutionContext& ctx) {
+    LoDTensor* out = ctx.Output("Out");
+    T* to = out->mutable_data<T>();
+    const T* x = ctx.Input("X").data<T>();
+    const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
+    ParallelFor(out->numel(), loop.block,
+                [&](int64_t begin, int64_t end) { loop.run(end - begin, to + begin, values, x + begin); });
+  };
+}
+
+template <typename T>
+KernelFn ActivationGradKernel(const Loop<T, T>& loop, const std::vector<Parameter>& parameters, HashedName from_slot) {
+  return [=](const ExecutionContext& ctx) {
+    LoDTensor* x_grad = ctx.Output("X@GRAD");
+    T* dx = x_grad->mutable_data<T>();
+    const T* from = ctx.Input(from_slot).data<T>();
+    const T* d = ctx.Input("Out@GRAD").data<T>();
+    const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
+    ParallelFor(x_grad->numel(), loop.block, [&](int64_t begin, int64_t end) {
+      loop.run(end - begin, dx + begin, values, from + begin, d + begin);
+    });
+  };
 }
 
 void InferActivationGrad(InferShapeContext& ctx) {
@@ -196,13 +215,20 @@ OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters
   return std::move(op);
 }
 
-// `function`(x, values), `derivative`(x or out, values): of an element, or in OfVectors.
-template <typename Function, typename Derivative>
-void Register(const std::string& type, const std::string& formula, Function function, Needs needs,
-              Derivative derivative, const std::vector<Parameter>& parameters = {}, const Slope& slope = {}) {
+// The loops of an activation and its gradient, of one type.
+template <typename T>
+struct Loops {
+  Loop<T> value;
+  Loop<T, T> gradient;
+};
+
+void RegisterLoops(const std::string& type, const std::string& formula, const Loops<float>& floats,
+                   const Loops<double>& doubles, Needs needs, const std::vector<Parameter>& parameters,
+                   const Slope& slope) {
   const bool needs_out = needs == Needs::kOut;
+  const HashedName from = needs_out ? HashedName("Out") : HashedName("X");
   GradientUses uses;
-  (needs_out ? uses.outputs : uses.inputs) = {needs_out ? "Out" : "X"};
+  (needs_out ? uses.outputs : uses.inputs) = {from.ToString()};
   OpRegistrar(type)
       .Comment(formula + ", element by element. Out may be X.")
       .Input("X", "any shape")
@@ -210,24 +236,30 @@ void Register(const std::string& type, const std::string& formula, Function func
       .InPlace("Out", "X")
       .With(Declare, parameters)
       .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-      .template Kernel<float>([=](const ExecutionContext& ctx) { RunActivation<float>(ctx, parameters, function); })
-      .template Kernel<double>([=](const ExecutionContext& ctx) { RunActivation<double>(ctx, parameters, function); })
+      .Kernel<float>(ActivationKernel(floats.value, parameters))
+      .Kernel<double>(ActivationKernel(doubles.value, parameters))
       .Gradient(DefaultGradient(uses))
       .Register();
   OpRegistrar(type + "_grad")
       .Comment("Gradient of " + type + ". X@GRAD may be Out@GRAD.")
-      .Input(needs_out ? "Out" : "X", "as in the operator")
+      .Input(from.ToString(), "as in the operator")
       .Input("Out@GRAD", "gradient of Out")
       .Output("X@GRAD", "dims of X")
       .InPlace("X@GRAD", "Out@GRAD")
       .With(Declare, parameters)
       .InferShape(InferActivationGrad)
-      .template Kernel<float>(
-          [=](const ExecutionContext& ctx) { RunActivationGrad<float>(ctx, parameters, needs, derivative); })
-      .template Kernel<double>(
-          [=](const ExecutionContext& ctx) { RunActivationGrad<double>(ctx, parameters, needs, derivative); })
-      .Gradient(GradientOfActivationGrad(needs_out ? "Out" : "X", slope))
+      .Kernel<float>(ActivationGradKernel(floats.gradient, parameters, from))
+      .Kernel<double>(ActivationGradKernel(doubles.gradient, parameters, from))
+      .Gradient(GradientOfActivationGrad(from.ToString(), slope))
       .Register();
+}
+
+// `function`(x, values), `derivative`(x or out, values): of an element, or in OfVectors.
+template <typename Function, typename Derivative>
+void Register(const std::string& type, const std::string& formula, Function function, Needs needs,
+              Derivative derivative, const std::vector<Parameter>& parameters = {}, const Slope& slope = {}) {
+  RegisterLoops(type, formula, {LoopOf<float>(function), LoopOf<float, float>(derivative)},
+                {LoopOf<double>(function), LoopOf<double, double>(derivative)}, needs, parameters, slope);
 }
 
 constexpr auto kZero = [](auto x, auto) { return decltype(x)(0); };

@@ -6,21 +6,16 @@
 // (momentum, rmsprop, adam).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "framework/memory_pool.h"
+#include "framework/function_ref.h"
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/common/kernel_data.h"
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
-#include "operators/math/row_merge.h"
 
 namespace headrace::ops {
 
@@ -50,58 +45,28 @@ inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> u
 // What becomes of the rows that a sparse gradient lacks.
 enum class OtherRows { kStay, kGetZeroGradient };
 
+// Updates elements [begin, begin + n) of the parameter, whose gradients are grad[0, n).
+template <typename T>
+using UpdateRange = FunctionRef<void(int64_t begin, int64_t n, const T* grad)>;
+
+// Calls update for ranges that together are the parameter, or its rows that a sparse gradient has. T is float or
+// double.
+template <typename T>
+void ForEachRangeOfGradient(const ExecutionContext& ctx, OtherRows others, std::initializer_list<Update> updates,
+                            const UpdateRange<T>& update);
+
 // Calls update(i, gradient) for elements i of the parameter, perhaps from several threads; element i of all inputs and
 // outputs belongs to that gradient. The outputs have been taken before. `update` is copied, reads and writes elements i
 // only, and each output is its input or does not overlap it.
 template <typename T, typename UpdateElement>
 void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initializer_list<Update> updates,
                      const UpdateElement& update) {
-  const auto update_range = [&update](int64_t begin, int64_t n, const T* grad) {
+  ForEachRangeOfGradient<T>(ctx, others, updates, [&update](int64_t begin, int64_t n, const T* grad) {
     const UpdateElement element = update;  // whose members the compiler can then keep in registers
     HEADRACE_INDEPENDENT_ITERATIONS
     for (int64_t i = 0; i < n; ++i) {
       element(begin + i, grad[i]);
     }
-  };
-  const int64_t numel = ctx.Input("Param").numel();
-  if (!ctx.IsSelectedRows("Grad")) {
-    const T* grad = ctx.Input("Grad").data<T>();
-    ParallelFor(numel, kElementsPerBlock,
-                [&](int64_t begin, int64_t end) { update_range(begin, end - begin, grad + begin); });
-    return;
-  }
-  const SelectedRows& grad = ctx.InputRows("Grad");
-  const int64_t width = RowWidth(grad);
-  if (others == OtherRows::kStay) {
-    for (const Update& change : updates) {
-      const T* from = ctx.Input(change.in).data<T>();
-      if (T* to = ctx.Output(change.out)->mutable_data<T>(); to != from) {
-        ParallelCopy(from, numel, to);
-      }
-    }
-    ForEachMergedRowInParallel<T>(grad, [&](int64_t row, const T* g) { update_range(row * width, width, g); });
-    return;
-  }
-  constexpr int64_t kBlock = 1024;
-  const PoolVector<T> zeros(kBlock);
-  const auto sorted = SortedRows(grad.rows());
-  const auto place_of = [&sorted](int64_t row) {
-    return static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), std::pair(row, int64_t{0})) -
-                               sorted.begin());
-  };
-  ParallelFor(width == 0 ? 0 : numel / width, RowsPerBlock(width), [&](int64_t first_row, int64_t end_row) {
-    int64_t done = first_row * width;
-    const auto update_until = [&](int64_t end) {
-      for (; done < end; done += std::min(kBlock, end - done)) {
-        update_range(done, std::min(kBlock, end - done), zeros.data());
-      }
-    };
-    ForEachMergedRowOf<T>(grad, sorted, place_of(first_row), place_of(end_row), [&](int64_t row, const T* g) {
-      update_until(row * width);
-      update_range(row * width, width, g);
-      done += width;
-    });
-    update_until(end_row * width);
   });
 }
 

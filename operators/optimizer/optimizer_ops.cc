@@ -5,13 +5,47 @@
 
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
+#include "operators/math/row_merge.h"
+#include "operators/math/table_rows.h"
 #include "operators/optimizer/optimizer.h"
 
 namespace headrace::ops {
 namespace {
 
+// The parameter is SelectedRows, which have all rows of the gradient.
+template <typename T>
+void SgdOfTable(const ExecutionContext& ctx) {
+  const SelectedRows& param = ctx.InputRows("Param");
+  const SelectedRows& grad = ctx.InputRows("Grad");
+  const TableRows place_of(param, "Param");
+  for (const int64_t row : grad.rows()) {  // before anything is changed
+    (void)place_of(row);
+  }
+  SelectedRows* out = ctx.OutputRows("ParamOut");
+  if (out == &param) {
+    out->mutable_value()->Unshare();
+  } else {
+    *out->mutable_rows() = param.rows();
+    out->set_height(param.height());
+    out->mutable_value()->CopyFrom(param.value());
+  }
+  T* values = static_cast<T*>(out->mutable_value()->raw_mutable_data());
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
+  const int64_t width = RowWidth(param);
+  ForEachMergedRowInParallel<T>(grad, [=, &place_of](int64_t row, const T* g) {
+    T* to = values + place_of(row) * width;
+    for (int64_t c = 0; c < width; ++c) {
+      to[c] -= rate * g[c];
+    }
+  });
+}
+
 template <typename T>
 void SgdKernel(const ExecutionContext& ctx) {
+  if (ctx.IsSelectedRows("Param")) {
+    SgdOfTable<T>(ctx);
+    return;
+  }
   T* param_out = Mutable<T>(ctx, "ParamOut");
   const T* param = Elements<T>(ctx, "Param");
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
@@ -126,6 +160,28 @@ void InferRmsprop(InferShapeContext& ctx) {
   }
 }
 
+// A table and its gradient need not be as tall.
+void InferSgdOfTable(InferShapeContext& ctx) {
+  HR_ENFORCE(ctx.InputIsSelectedRows("Grad"), TypeMismatch,
+             "input Grad: expected SelectedRows, as input Param is, got a LoDTensor");
+  const DDim param = ctx.InputDim("Param");
+  DDim grad = param;
+  grad[0] = -1;
+  EnforceDims(ctx, "Grad", grad);
+  EnforceSameType(ctx, "Grad", "Param");
+  EnforceScalar(ctx, "LearningRate");
+  SetOutput(ctx, "ParamOut", param, ctx.InputType("Param"));
+  ctx.SetOutputSelectedRows("ParamOut");
+}
+
+void InferSgd(InferShapeContext& ctx) {
+  if (ctx.InputIsSelectedRows("Param")) {
+    InferSgdOfTable(ctx);
+  } else {
+    InferUpdates(ctx, {{"ParamOut", "Param"}});
+  }
+}
+
 OpRegistrar&& AdamOp(OpRegistrar&& op) {
   return std::move(op)
       .With(AdamSlots)
@@ -137,9 +193,12 @@ OpRegistrar&& AdamOp(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(sgd)
     .Comment("Param - LearningRate * Grad.")
-    .With(CommonSlots)
+    .Input("Param", "the parameter; or SelectedRows with each row of Grad, once", kSelectedRows)
+    .Input("Grad", "its gradient; dtype of Param, and its dims unless that is SelectedRows", kSelectedRows)
+    .Output("ParamOut", "the new parameter; may be Param", kSelectedRows)
+    .InPlace("ParamOut", "Param")
     .With(LearningRate)
-    .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}}); })
+    .InferShape(InferSgd)
     .Kernel<float>(SgdKernel<float>)
     .Kernel<double>(SgdKernel<double>);
 

@@ -6,6 +6,7 @@
 #include "framework/op_registry.h"
 #include "operators/common/kernel_data.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/row_merge.h"
 #include "operators/optimizer/optimizer.h"
 
 namespace headrace::ops {
