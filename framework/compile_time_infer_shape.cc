@@ -110,6 +110,10 @@ class CompileTimeContext : public InferShapeContext {
   bool InputIsSelectedRows(HashedName slot, size_t i) const override {
     return InputVar(slot, i).kind == VarKind::kSelectedRows;
   }
+  bool OutputIsSelectedRows(HashedName slot, size_t i) const override {
+    const VarDesc* var = Find(Outputs(slot), i);
+    return var != nullptr && var->kind == VarKind::kSelectedRows;
+  }
   void SetOutputSelectedRows(HashedName slot, size_t i) override {
     if (VarDesc* var = CopyOf(slot, i)) {
       var->kind = VarKind::kSelectedRows;
@@ -168,6 +172,15 @@ class CompileTimeContext : public InferShapeContext {
   std::set<const VarDesc*> has_lod_;           // those of them whose LoD depth is inferred; the others have none
 };
 
+// Whether there is a kernel for what the variable may be fed as.
+bool MayBeFedForKernel(const VarDesc& var, const OpInfo& info) {
+  if (!var.MayBeFedOtherwise()) {
+    return false;
+  }
+  const std::vector<DataType> types = OpRegistry::KernelTypes(info);
+  return std::any_of(types.begin(), types.end(), [&var](DataType t) { return MayBeGivenAs(var.tensor.dtype, t); });
+}
+
 // Whether there is a kernel for the dtype that is declared for the input, or given by the attribute, that will select
 // it. What is no tensor selects none.
 void CheckKernel(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
@@ -183,7 +196,9 @@ void CheckKernel(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
       const VarDesc* var = name == kEmptyVarName ? nullptr : block.FindVar(name);
       if (var != nullptr && (var->kind == VarKind::kLoDTensor || var->kind == VarKind::kSelectedRows)) {
         try {
-          OpRegistry::GetKernel(info, var->tensor.dtype);
+          if (!MayBeFedForKernel(*var, info)) {
+            OpRegistry::GetKernel(info, var->tensor.dtype);
+          }
         } catch (Error& error) {
           error.SetVariable(name);
           throw;

@@ -74,6 +74,7 @@ bool MayBeGivenAs(DataType declared, DataType given) {
     case DataType::kUInt16:
     case DataType::kUInt32:
     case DataType::kUInt64:
+    case DataType::kBool:
       return declared != DataType::kBool;
     case DataType::kFloat32:
       return declared == DataType::kFloat64;

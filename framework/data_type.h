@@ -43,9 +43,9 @@ HEADRACE_API std::string_view DataTypeName(DataType type);
 // Inverse of DataTypeName. Throws InvalidArgument for an unknown name.
 HEADRACE_API DataType DataTypeFromName(std::string_view name);
 
-// Whether a variable declared as `declared` may be given as `given`: if they are the same, or it is given as integers,
-// which operators take or refuse as they are. Programs that mean float32 declare NumPy's "float", which is float64: so
-// that may be given as float32. Other floating-point numbers of another width are a mistake.
+// Whether a variable declared as `declared` may be given as `given`: if they are the same, or it is given as integers
+// or bools, which operators take or refuse as they are. Programs that mean float32 declare NumPy's "float", which is
+// float64: so that may be given as float32. Other floating-point numbers of another width are a mistake.
 HEADRACE_API bool MayBeGivenAs(DataType declared, DataType given);
 
 // Whether `value` is one of the enumerators.

@@ -88,6 +88,15 @@ const NeutralAttrs& FluidAttrs() {
   return *attrs;
 }
 
+// Whether the operator, or the one that it is the gradient of, is among those of the attribute.
+bool IsOf(std::string_view type, const NeutralAttr& attr) {
+  constexpr std::string_view kGrad = "_grad";
+  if (type.ends_with(kGrad)) {
+    type.remove_suffix(kGrad.size());
+  }
+  return attr.types.empty() || attr.types.contains(type);
+}
+
 bool IsSame(const Attribute& value, const Attribute& expected) {
   try {
     return Coerce(value, expected) == expected;
@@ -98,17 +107,18 @@ bool IsSame(const Attribute& value, const Attribute& expected) {
 
 }  // namespace
 
+bool IsFluidAttr(std::string_view type, std::string_view name) {
+  const auto [begin, end] = FluidAttrs().equal_range(name);
+  return std::any_of(begin, end, [type](const auto& attr) { return IsOf(type, attr.second); });
+}
+
 bool IsNeutralFluidAttr(std::string_view type, const std::string& name, const Attribute& value) {
-  constexpr std::string_view kGrad = "_grad";
-  if (type.ends_with(kGrad)) {
-    type.remove_suffix(kGrad.size());
-  }
   bool known = false;
   std::string expected;
   const auto [begin, end] = FluidAttrs().equal_range(name);
   for (auto it = begin; it != end; ++it) {
-    const auto& [types, values] = it->second;
-    if (!types.empty() && !types.contains(type)) {
+    const std::vector<Attribute>& values = it->second.values;
+    if (!IsOf(type, it->second)) {
       continue;
     }
     if (values.empty() || std::any_of(values.begin(), values.end(), [&](const auto& v) { return IsSame(value, v); })) {

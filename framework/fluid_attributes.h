@@ -10,6 +10,9 @@
 
 namespace headrace {
 
+// Whether `name` is one of them, for operator `type`. Thread-safe.
+bool IsFluidAttr(std::string_view type, std::string_view name);
+
 // Whether operator `type`, which does not declare attribute `name`, computes what `value` asks for all the same. Throws
 // Unimplemented if `name` is known, but not that value. Thread-safe.
 bool IsNeutralFluidAttr(std::string_view type, const std::string& name, const Attribute& value);

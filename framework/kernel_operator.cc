@@ -43,6 +43,10 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
     return Rows(slot, i) == nullptr ? static_cast<int32_t>(context_.Input(slot, i).lod_level()) : 0;
   }
   bool InputIsSelectedRows(HashedName slot, size_t i) const override { return context_.IsSelectedRows(slot, i); }
+  bool OutputIsSelectedRows(HashedName slot, size_t i) const override {
+    const Variable* variable = context_.OutputVar(slot, i);
+    return variable != nullptr && variable->IsType<SelectedRows>();
+  }
   void SetOutputSelectedRows(HashedName, size_t) override {}
   void SetOutputDim(HashedName slot, const DDim& dims, size_t i) override {
     Variable* variable = context_.OutputVar(slot, i);

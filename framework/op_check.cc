@@ -14,6 +14,7 @@
 #include "framework/op_registry.h"
 #include "framework/op_role.h"
 #include "framework/operator.h"
+#include "framework/spelling.h"
 
 namespace headrace {
 namespace {
@@ -121,13 +122,22 @@ const AttrInfo* FindAttrOf(const OpInfo& info, std::string_view name) {
   return common == CommonAttrs().end() ? nullptr : &*common;
 }
 
+std::vector<std::string> AttrNames(const OpInfo& info) {
+  std::vector<std::string> names;
+  for (const AttrInfo& attr : info.attrs) {
+    names.push_back(attr.name);
+  }
+  return names;
+}
+
 void CheckAttrs(const OpInfo& info, OpDesc* op) {
   std::erase_if(op->attrs, [&info](const auto& attr) {
     return FindAttrOf(info, attr.first) == nullptr && IsNeutralFluidAttr(info.type, attr.first, attr.second);
   });
   for (auto& [name, value] : op->attrs) {
     const AttrInfo* attr = FindAttrOf(info, name);
-    HR_ENFORCE(attr != nullptr, NotFound, "operator '", op->type, "' has no attribute '", name, "'");
+    HR_ENFORCE(attr != nullptr, NotFound, "operator '", op->type, "' has no attribute '", name, "'",
+               DidYouMean(name, AttrNames(info)));
     try {
       value = Coerce(value, attr->like);
     } catch (const TypeMismatch& error) {
@@ -156,6 +166,11 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
 }
 
 }  // namespace
+
+bool HasAttrLike(const OpInfo& info, const std::string& name) {
+  return FindAttrOf(info, name) != nullptr || IsFluidAttr(info.type, name) ||
+         !DidYouMean(name, AttrNames(info)).empty();
+}
 
 void CheckAgainstDeclaration(const OpInfo& info, OpDesc* op) {
   DropUnusedOfForward(info, op);

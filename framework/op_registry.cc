@@ -306,6 +306,10 @@ void OpRegistry::Check(OpDesc& op) {
   }
 }
 
+bool OpRegistry::HasAttrLike(std::string_view type, const std::string& name) {
+  return headrace::HasAttrLike(Get(type), name);
+}
+
 std::unique_ptr<OperatorBase> OpRegistry::Create(const OpDesc& op) {
   const OpInfo& info = Get(op.type);
   return info.factory ? info.factory(op) : std::make_unique<KernelOperator>(op, info);

@@ -50,6 +50,10 @@ class HEADRACE_API OpRegistry {
   // NotFound, TypeMismatch or, for such an attribute with another value, Unimplemented, with the operator's type.
   static void Check(OpDesc& op);
 
+  // Whether an operator has an attribute of that name, or takes one of Fluid's, or has one that is spelt almost so.
+  // Throws as Get.
+  static bool HasAttrLike(std::string_view type, const std::string& name);
+
   // Adds a kernel to a registered operator, which stays as it is otherwise: a gradient operator gets one of its own.
   // Throws NotFound if there is no such operator, AlreadyExists if it has a kernel for the type, InvalidArgument if it
   // has no kernels at all or `kernel` is empty. While LoadOpLibrary opens a library, as Register.

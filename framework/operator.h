@@ -248,6 +248,9 @@ class HEADRACE_API InferShapeContext {
   virtual const VarDesc* InputDesc(HashedName slot, size_t i = 0) const = 0;
   virtual VarDesc* OutputDesc(HashedName slot, size_t i = 0) = 0;
 
+  // Whether an output is declared to hold SelectedRows or, at run time, holds them.
+  virtual bool OutputIsSelectedRows(HashedName slot, size_t i = 0) const = 0;
+
   // dims, dtype and LoD of the output become those of the input.
   void ShareAll(HashedName input, HashedName output);
 };

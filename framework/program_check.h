@@ -7,7 +7,11 @@
 
 namespace headrace {
 
-// Throws NotFound, naming operator, slot and variable, unless `block` or an ancestor declares every variable of `op`.
+// How many blocks deep a block may lie: blocks are looked into, prepared and run by recursion.
+inline constexpr int kMaxBlockDepth = 64;
+
+// Throws NotFound, naming operator, slot and variable, unless `block` or an ancestor declares every variable of `op`;
+// InvalidArgument if a declaration has another name than the variable.
 void CheckVariablesExist(const BlockDesc& block, const OpDesc& op);
 
 // Throws OutOfRange, naming the attribute, if `op` refers to a block that the program does not have.

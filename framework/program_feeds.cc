@@ -9,10 +9,24 @@
 namespace headrace {
 namespace {
 
-// Whether the shape and the dtype that are declared are those of what is fed: fluid.data asks for it, and what persists
+// Whether the shape and the dtype that are declared are those of what is fed: fluid.data asks for it, and a parameter
 // stays as it is. Others are checked where an operator needs it, as in Fluid, whose programs declare the longest
 // sentence, say, and feed shorter ones.
-bool IsFedAsDeclared(const VarDesc& desc) { return desc.persistable || desc.BoolAttr("need_check_feed", false); }
+bool IsFedAsDeclared(const VarDesc& desc) {
+  return desc.BoolAttr("need_check_feed", false) || (desc.persistable && !desc.MayBeFedOtherwise());
+}
+
+// What a variable gets that is fed with `value`. Programs of Fluid feed float16 as its bits, in uint16.
+LoDTensor FedValue(const VarDesc& desc, const LoDTensor& value) {
+  if (desc.tensor.dtype != DataType::kFloat16 || value.dtype() != DataType::kUInt16) {
+    return value;
+  }
+  LoDTensor numbers;
+  void* to = numbers.Resize(value.dims()).mutable_data(DataType::kFloat16);
+  std::copy_n(static_cast<const std::byte*>(value.raw_data()), value.nbytes(), static_cast<std::byte*>(to));
+  numbers.set_lod(value.lod());
+  return numbers;
+}
 
 }  // namespace
 
@@ -82,11 +96,11 @@ void ProgramFeeds::Put(const Feeds& feeds) {
   for (const auto& [name, value] : feeds) {
     auto* tensor = feed->variable->GetMutable<LoDTensor>();
     if (feed->desc->persistable) {
-      tensor->CopyFrom(value);
+      tensor->CopyFrom(FedValue(*feed->desc, value));
       tensor->set_lod(value.lod());
     } else {
       feed->is_in = true;
-      *tensor = value;
+      *tensor = FedValue(*feed->desc, value);
     }
     ++feed;
   }

@@ -19,7 +19,7 @@ class HEADRACE_API SelectedRows {
   const PoolVector<int64_t>& rows() const { return rows_; }
   PoolVector<int64_t>* mutable_rows() { return &rows_; }
 
-  // Rows of the tall tensor.
+  // Rows of the tall tensor; 0, as it is at first: as many as the rows need.
   int64_t height() const { return height_; }
   void set_height(int64_t height) { height_ = height; }
 
@@ -27,7 +27,7 @@ class HEADRACE_API SelectedRows {
   const LoDTensor& value() const { return value_; }
   LoDTensor* mutable_value() { return &value_; }
 
-  // [height(), ...], the rest as that of value().
+  // The rows of the tall tensor, the rest as that of value().
   DDim complete_dims() const;
 
   // Throws FailedPrecondition if there is no value, InvalidArgument if value() does not have one row for each of

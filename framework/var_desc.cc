@@ -34,6 +34,10 @@ bool VarDesc::BoolAttr(std::string_view attr, bool default_value) const {
   return value == nullptr ? default_value : *value;
 }
 
+bool VarDesc::MayBeFedOtherwise() const {
+  return BoolAttr("is_data", false) && !BoolAttr("need_check_feed", false) && !is_parameter;
+}
+
 bool VarDesc::IsTrainable() const { return is_parameter && BoolAttr("trainable", true); }
 
 }  // namespace headrace

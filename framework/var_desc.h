@@ -36,7 +36,7 @@ struct TensorSpec {
 };
 
 struct VarDesc {
-  std::string name;
+  std::string name;  // that it is declared by, which must not change
   VarKind kind = VarKind::kLoDTensor;
   TensorSpec tensor;               // of a kLoDTensor, kLoDTensorArray or kSelectedRows
   std::vector<TensorSpec> reader;  // of a kReader: the tensors of a batch, in order
@@ -49,6 +49,8 @@ struct VarDesc {
 
   // The attribute `attr` if it is a bool, otherwise `default_value`.
   HEADRACE_API bool BoolAttr(std::string_view attr, bool default_value) const;
+  // Whether it is to be fed, and need not be as it is declared: the run checks what it is.
+  HEADRACE_API bool MayBeFedOtherwise() const;
   // Whether it is a parameter that optimizers change by default.
   HEADRACE_API bool IsTrainable() const;
 };

@@ -1,5 +1,6 @@
 #include "operators/common/shape_inference.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/errors.h"
@@ -33,6 +34,13 @@ void EnforceDims(const InferShapeContext& ctx, HashedName slot, const DDim& expe
   HR_ENFORCE(fits, InvalidArgument, "input ", slot, ": expected dims ", ToString(expected), ", got ", ToString(dims));
 }
 
+void EnforceElements(const InferShapeContext& ctx, HashedName slot, int64_t count) {
+  const DDim dims = ctx.InputDim(slot);
+  const bool is_line = !dims.empty() && std::count_if(dims.begin(), dims.end(), [](int64_t d) { return d > 1; }) <= 1;
+  HR_ENFORCE(is_line && Fits(Numel(dims), count), InvalidArgument, "input ", slot, ": expected dims ",
+             ToString(DDim{count, 1}), " or as many elements in a row, got ", ToString(dims));
+}
+
 void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i) {
   const DataType dtype = ctx.InputType(slot, i);
   HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), ", got ",
@@ -44,6 +52,11 @@ void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName l
   const DataType expected = ctx.InputType(like);
   HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), " as input ",
              like, " has, got ", DataTypeName(dtype));
+}
+
+bool MayBeFedOtherwise(const InferShapeContext& ctx, HashedName slot) {
+  const VarDesc* declared = ctx.InputDesc(slot);
+  return declared != nullptr && declared->MayBeFedOtherwise();
 }
 
 void EnforceIntegers(const InferShapeContext& ctx, HashedName slot) {

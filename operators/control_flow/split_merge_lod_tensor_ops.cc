@@ -18,7 +18,9 @@ size_t LevelOf(const ExecutionContext& ctx) { return static_cast<size_t>(ctx.Att
 
 // Checks the inputs X and Mask. Below the deepest level of the LoD of X, its rows are parted.
 void CheckMask(const InferShapeContext& ctx) {
-  EnforceType(ctx, "Mask", DataType::kBool);
+  if (!MayBeFedOtherwise(ctx, "Mask")) {
+    EnforceType(ctx, "Mask", DataType::kBool);
+  }
   EnforceDims(ctx, "Mask", ctx.InputDim("Mask").size() == 1 ? DDim{-1} : DDim{-1, 1});
   if (!ctx.HasInput("X")) {
     return;

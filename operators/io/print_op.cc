@@ -60,6 +60,7 @@ class PrintOp : public OperatorBase {
   void Show(const LoDTensor& tensor) const {
     // One write, so that lines of several threads do not mix.
     std::ostringstream text;
+    text.imbue(std::locale::classic());
     if (const auto& message = Attr<std::string>("message"); !message.empty()) {
       text << message << ' ';
     }

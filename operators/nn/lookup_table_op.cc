@@ -10,6 +10,7 @@
 #include "operators/loss/labels.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/numbered_rows.h"
+#include "operators/math/table_rows.h"
 
 namespace headrace::ops {
 namespace {
@@ -39,8 +40,33 @@ class IdRows {
   int64_t padding_;
 };
 
+// The same from SelectedRows, by the numbers of their rows.
+template <typename T>
+void LookupInRows(const ExecutionContext& ctx) {
+  const SelectedRows& table = ctx.InputRows("W");
+  const TableRows place_of(table, "W");
+  const int64_t width = RowWidth(table);
+  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  const T* w = table.value().data<T>();
+  const int64_t* ids = ctx.Input("Ids").data<int64_t>();
+  const auto look_up = [=, &place_of](int64_t i) {
+    T* row = out + i * width;
+    if (ids[i] == padding && padding >= 0) {
+      std::fill_n(row, width, T(0));
+    } else {
+      std::copy_n(w + place_of(ids[i]) * width, width, row);
+    }
+  };
+  ParallelForEach(ctx.Input("Ids").numel(), look_up, width + 64);
+}
+
 template <typename T>
 void LookupKernel(const ExecutionContext& ctx) {
+  if (ctx.IsSelectedRows("W")) {
+    LookupInRows<T>(ctx);
+    return;
+  }
   const LoDTensor& table = ctx.Input("W");
   const int64_t width = table.dims()[1];
   T* out = ctx.Output("Out")->mutable_data<T>();
@@ -134,7 +160,7 @@ template <bool kColumn>
 OpRegistrar&& LookupOp(OpRegistrar&& op) {
   return std::move(op)
       .Comment("The rows of W with the numbers Ids.")
-      .Input("W", "[rows, width]")
+      .Input("W", "[rows, width], or SelectedRows with each row that Ids name, once", kSelectedRows)
       .Input("Ids", kColumn ? "int64 [..., 1]" : "int64 [...]")
       .Output("Out", "[..., width], LoD of Ids")
       .With(LookupAttrs)

@@ -74,7 +74,8 @@ template <bool kColumn>
 void InferOneHot(InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 1);
   const DDim x = ctx.InputDim("X");
-  HR_ENFORCE(!kColumn || Fits(x.back(), 1), InvalidArgument, "input X: expected dims [..., 1], got ", ToString(x));
+  HR_ENFORCE(!kColumn || Fits(x.back(), 1) || MayBeFedOtherwise(ctx, "X"), InvalidArgument,
+             "input X: expected dims [..., 1], got ", ToString(x));
   const DDim dims = OneHotDims<kColumn>(x, std::max<int64_t>(Depth(ctx), -1));
   const DataType type = TypeAttr(ctx, "dtype");
   HR_ENFORCE(

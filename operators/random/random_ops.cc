@@ -15,6 +15,7 @@
 #include "operators/math/normal_quantile.h"
 #include "operators/math/philox.h"
 #include "operators/tensor/batch_size_like.h"
+#include "operators/tensor/filled_output.h"
 
 namespace headrace::ops {
 
@@ -32,10 +33,11 @@ namespace {
 // out[i] = transform(the i-th number in (0, 1) of the stream), from several threads.
 template <typename T, typename Transform>
 void FillFromStream(const ExecutionContext& ctx, const Transform& transform) {
-  LoDTensor* out = ctx.Output("Out");
+  const bool is_rows = ctx.OutputVar("Out")->IsType<SelectedRows>();
+  LoDTensor* out = is_rows ? RowsToFill(ctx) : ctx.Output("Out");
   if (ctx.HasInput("Input")) {
     ResizeLikeBatch(ctx, out);
-  } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
+  } else if (const OpArgs args(ctx); !is_rows && args.FromInputs(kShapeSlots)) {
     out->Resize(args.Shape());
   }
   T* data = out->mutable_data<T>();
@@ -58,7 +60,8 @@ void FillFromStream(const ExecutionContext& ctx, const Transform& transform) {
 // Sets diag_num elements that lie diag_step + 1 apart, as Fluid counts them.
 template <typename T>
 void FillDiagonal(const ExecutionContext& ctx) {
-  LoDTensor* out = ctx.Output("Out");
+  const bool is_rows = ctx.OutputVar("Out")->IsType<SelectedRows>();
+  LoDTensor* out = is_rows ? ctx.OutputRows("Out")->mutable_value() : ctx.Output("Out");
   const int64_t num = ctx.Attr<int32_t>("diag_num");
   const int64_t step = ctx.Attr<int32_t>("diag_step");
   HR_ENFORCE(num == 0 || (num - 1) * (step + 1) < out->numel(), InvalidArgument,
@@ -111,16 +114,16 @@ void CheckUniformAttrs(const InferShapeContext& ctx) {
              " and ", step);
 }
 
-OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
+OpRegistrar&& CommonAttrs(OpRegistrar&& op, unsigned out_flags) {
   return std::move(op)
-      .Output("Out", "the tensor of random numbers")
+      .Output("Out", "the tensor of random numbers", out_flags)
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
       .Attr<int32_t>("seed", "the same numbers whenever it is the same; 0: others at each run", 0)
       .KernelTypeFromAttr("dtype");
 }
 
-OpRegistrar&& UniformAttrs(OpRegistrar&& op) {
-  return CommonAttrs(std::move(op))
+OpRegistrar&& UniformAttrs(OpRegistrar&& op, unsigned out_flags) {
+  return CommonAttrs(std::move(op), out_flags)
       .Attr<double>("min", "lower bound", -1.0)
       .Attr<double>("max", "upper bound", 1.0)
       .Attr<int32_t>("diag_num", "number of elements, from the first on, that are diag_val instead", 0)
@@ -131,7 +134,7 @@ OpRegistrar&& UniformAttrs(OpRegistrar&& op) {
 }
 
 OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
-  return CommonAttrs(std::move(op))
+  return CommonAttrs(std::move(op), kPlain)
       .Attr<double>("mean", "mean", 0.0,
                     [](const double& mean) {
                       HR_ENFORCE(std::isfinite(mean), InvalidArgument, "attribute mean: expected a finite number, got ",
@@ -148,16 +151,17 @@ HEADRACE_REGISTER_OP(uniform_random)
     .Comment("Random numbers uniform in [min, max), from Philox4x32-10.")
     .With(IntsInputs, kShapeSlots)
     .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
-    .With(UniformAttrs)
+    .With(UniformAttrs, kSelectedRows)
     .InferShape([](InferShapeContext& ctx) {
       CheckUniformAttrs(ctx);
       InferRandomShape(ctx);
+      KeepSelectedRows(ctx);
     });
 
 HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
     .Comment("As uniform_random, with one dimension taken from another tensor.")
     .With(BatchSizeLikeSlots)
-    .With(UniformAttrs)
+    .With(UniformAttrs, kPlain)
     .InferShape([](InferShapeContext& ctx) {
       CheckUniformAttrs(ctx);
       InferBatchSizeLike(ctx);

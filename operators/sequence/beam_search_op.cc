@@ -144,10 +144,9 @@ void InferBeamSearch(InferShapeContext& ctx) {
   HR_ENFORCE(level < levels || (levels == 0 && !ctx.IsRuntime()), InvalidArgument,
              "input scores: expected a LoD of more than ", level, " levels (attribute level), got ", levels);
   const DDim scores = ctx.InputDim("scores");
-  // Fluid's programs give [prefixes, 1, 1] as well.
-  EnforceDims(ctx, "pre_ids", ctx.InputDim("pre_ids").size() == 3 ? DDim{scores[0], 1, 1} : DDim{scores[0], 1});
+  EnforceElements(ctx, "pre_ids", scores[0]);
   EnforceType(ctx, "pre_ids", DataType::kInt64);
-  EnforceDims(ctx, "pre_scores", {scores[0], 1});
+  EnforceElements(ctx, "pre_scores", scores[0]);
   EnforceSameType(ctx, "pre_scores", "scores");
   if (ctx.HasInput("ids")) {
     EnforceDims(ctx, "ids", scores);
@@ -175,8 +174,8 @@ HEADRACE_REGISTER_OP(beam_search)
     .Comment(
         "The beam_size best continuations of the prefixes of each source. A prefix that has ended stays as it is; a "
         "source of which all selected ones have ended, a step ago, has none any more.")
-    .Input("pre_ids", "int64 [prefixes, 1]: the last id of each prefix")
-    .Input("pre_scores", "[prefixes, 1], dtype of scores: the score of each prefix")
+    .Input("pre_ids", "int64 [prefixes, 1], or a row: the last id of each prefix")
+    .Input("pre_scores", "[prefixes, 1], or a row, dtype of scores: the score of each prefix")
     .Input("ids", "int64, dims of scores: the ids of the candidates; their columns if absent", kDispensable)
     .Input("scores", "[prefixes, candidates] with LoD: scores of the whole sequences, or probabilities of the next id")
     .Output("selected_ids",

@@ -76,15 +76,16 @@ inline DDim CheckCrf(const InferShapeContext& ctx) {
     EnforceNumbers(ctx, "Label");
   }
   if (padded) {
-    EnforceLengths(ctx, "Length", emission[0]);
+    EnforceElements(ctx, "Length", emission[0]);
+    EnforceType(ctx, "Length", DataType::kInt64);
   }
   return label;
 }
 
 // Declares the input Length.
 inline OpRegistrar&& CrfLength(OpRegistrar&& op) {
-  return std::move(op).Input("Length", "int64 [N] or [N, 1]: how many rows each sequence has; the others are padding",
-                             kDispensable);
+  return std::move(op).Input(
+      "Length", "int64 [N], a column or a row: how many rows each sequence has; the others are padding", kDispensable);
 }
 
 }  // namespace headrace::ops

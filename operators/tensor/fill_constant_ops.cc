@@ -18,6 +18,7 @@
 #include "operators/math/element_loop.h"
 #include "operators/math/tensor_size.h"
 #include "operators/tensor/batch_size_like.h"
+#include "operators/tensor/filled_output.h"
 #include "operators/tensor/visit_type.h"
 
 namespace headrace::ops {
@@ -77,10 +78,11 @@ T ConstantAttr(const AttributeIndex& op) {
 
 template <typename T>
 void FillConstantKernel(const ExecutionContext& ctx) {
-  LoDTensor* out = ctx.Output("Out");
+  const bool is_rows = ctx.OutputVar("Out")->IsType<SelectedRows>();
+  LoDTensor* out = is_rows ? RowsToFill(ctx) : ctx.Output("Out");
   if (ctx.HasInput("Input")) {
     ResizeLikeBatch(ctx, out);
-  } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
+  } else if (const OpArgs args(ctx); !is_rows && args.FromInputs(kShapeSlots)) {
     out->Resize(args.Shape());
   }
   const T value = ConstantAttr<T>(ctx.attrs());
@@ -114,11 +116,11 @@ void CheckConstant(const InferShapeContext& ctx) {
 void InferFillConstant(InferShapeContext& ctx) {
   CheckConstant(ctx);
   SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
+  KeepSelectedRows(ctx);
 }
 
 OpRegistrar&& ConstantAttrs(OpRegistrar&& op) {
   return std::move(op)
-      .Output("Out", "the constant tensor")
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
       .Attr<double>("value", "the constant; as a double", 0.0)
       .Attr<std::string>("str_value", "the constant as text, where a double is not precise enough; overrides value", "")
@@ -188,12 +190,14 @@ HEADRACE_REGISTER_OP(fill_constant)
     .Comment("A tensor of which every element is the same.")
     .With(IntsInputs, kShapeSlots)
     .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
+    .Output("Out", "the constant tensor, or SelectedRows with that value", kSelectedRows)
     .With(ConstantAttrs)
     .InferShape(InferFillConstant);
 
 HEADRACE_REGISTER_OP(fill_constant_batch_size_like)
     .Comment("As fill_constant, with one dimension taken from another tensor.")
     .With(BatchSizeLikeSlots)
+    .Output("Out", "the constant tensor")
     .With(ConstantAttrs)
     .InferShape([](InferShapeContext& ctx) {
       CheckConstant(ctx);

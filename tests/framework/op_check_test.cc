@@ -112,6 +112,18 @@ TEST(OpCheck, AttributesThatChooseALibraryAreLeftOut) {
               testing::AllOf(HasSubstr("'relu'"), HasSubstr("'fuse_relu' as false, got true")));
 }
 
+TEST(OpCheck, AttributesOfOtherNamesAreTold) {
+  EXPECT_TRUE(OpRegistry::HasAttrLike("test_scale", "factor"));
+  EXPECT_TRUE(OpRegistry::HasAttrLike("test_scale", "op_role"));
+  EXPECT_TRUE(OpRegistry::HasAttrLike("test_scale", "use_cudnn"));
+  EXPECT_TRUE(OpRegistry::HasAttrLike("test_scale", "facter"));
+  EXPECT_FALSE(OpRegistry::HasAttrLike("test_scale", "lambda"));
+  EXPECT_FALSE(OpRegistry::HasAttrLike("test_scale", "grad_inplace"));  // lookup_table's
+  EXPECT_THROW((void)OpRegistry::HasAttrLike("no_such_op", "lambda"), NotFound);
+  OpDesc op{"test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"facter", 1.0}}};
+  EXPECT_THAT(MessageOf<NotFound>([&] { OpRegistry::Check(op); }), HasSubstr("did you mean 'factor'"));
+}
+
 TEST(OpCheck, EveryOperatorHasARole) {
   OpDesc op{"relu", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
   EXPECT_EQ(RoleOf(op), kRoleForward);

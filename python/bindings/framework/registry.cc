@@ -76,6 +76,10 @@ void BindRegistry(py::module_& m) {
         "whose memory it may have), the dtypes of its kernels, and whether it has a gradient. An input that is "
         "shape_only may have lost its elements.\n"
         "KeyError for an unknown type.");
+  m.def("has_attr_like", &OpRegistry::HasAttrLike, py::arg("type"), py::arg("name"),
+        "Whether the operator has an attribute of that name, or takes one of Fluid's, or has one that is spelt almost "
+        "so.\n"
+        "KeyError for an unknown type.");
   m.def(
       "broken_memory_declarations",
       [](const OpDesc& op, const std::map<std::string, LoDTensor>& inputs) {

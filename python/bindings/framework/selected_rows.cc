@@ -37,8 +37,10 @@ void BindSelectedRows(py::module_& m) {
             self.mutable_rows()->assign(rows.begin(), rows.end());
           },
           py::arg("rows"))
-      .def("height", &SelectedRows::height, "How many rows the tall tensor has.")
+      .def("height", &SelectedRows::height, "How many rows the tall tensor has; 0: as many as the rows need.")
       .def("set_height", &SelectedRows::set_height, py::arg("height"))
+      .def(
+          "sync_index", [](const SelectedRows&) {}, "Fluid's; does nothing: operators look at ``rows()``.")
       .def(
           "get_tensor", [](SelectedRows& self) { return self.mutable_value(); },
           py::return_value_policy::reference_internal, "The rows' elements, [len(rows()), ...].")

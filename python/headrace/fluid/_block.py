@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace import errors
+from headrace._warnings import warn
 from headrace.fluid import core, unique_name
 from headrace.fluid._checks import check_instance, check_integer, check_list, check_optional
 from headrace.fluid._names import free_name
@@ -20,11 +21,19 @@ from headrace.fluid.core import VarType
 __all__ = ["Block", "names_of"]
 
 
-def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes as the operator's description takes them. Those that are None are left out."""
-    return {
-        name: value.desc if isinstance(value, Block) else value for name, value in given.items() if value is not None
-    }
+def _attributes(op_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes as the operator's description takes them. Those that are None are left out. So are those that the
+    operator lacks, with a warning; but one whose name is almost that of another is a mistake.
+    """
+    taken = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if isinstance(name, str) and not core.has_attr_like(op_type, name):
+            warn(f"operator '{op_type}' has no attribute '{name}': it is left out, as Fluid does", UserWarning)
+            continue
+        taken[name] = value.desc if isinstance(value, Block) else value
+    return taken
 
 
 def names_of(items: Iterable[Variable | str]) -> list[str]:
@@ -36,6 +45,7 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, block: Block) ->
     out = {}
     for slot, value in (slots or {}).items():
         items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        given = []
         for item in items:
             if not isinstance(item, (Variable, str)):
                 raise errors.TypeMismatch(
@@ -45,14 +55,24 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str, block: Block) ->
                 if item.persistable:
                     block.program._adopt(item)
                 elif block._find_var_recursive(item.name) is None:
+                    if _is_optional_gradient(op_type, slot):
+                        continue
                     raise errors.NotFound(
                         f"block {block.idx} and its ancestors declare no variable '{item.name}', which is in slot "
                         f"'{slot}' of '{op_type}': it belongs to another program; build what belongs together within "
                         f"one program_guard"
                     )
-        if items:
-            out[slot] = names_of(items)
+            given.append(item)
+        if given:
+            out[slot] = names_of(given)
     return out
+
+
+def _is_optional_gradient(op_type: str, slot: str) -> bool:
+    """Whether it is a gradient that the gradient operator takes for zero if the program lacks it, as in Fluid."""
+    if not (op_type.endswith("_grad") and slot.endswith("@GRAD")):
+        return False
+    return any(each["name"] == slot and each["dispensable"] for each in core.op_info(op_type)["inputs"])
 
 
 class Block:
@@ -233,10 +253,12 @@ class Block:
         """Adds an operator at the end and infers the shapes and dtypes of its outputs.
 
         Attributes by which Fluid chooses a library (``use_cudnn``, ``use_mkldnn``, …) are accepted for any operator
-        and have no effect; so is ``is_test`` where a test makes no difference.
+        and have no effect; so is ``is_test`` where a test makes no difference. Other attributes that the operator lacks
+        are left out as well, with a UserWarning.
 
         Raises:
-            NotFound: there is no such operator, or a variable or attribute does not exist.
+            NotFound: there is no such operator, a variable does not exist, or an attribute does not, but one that is
+                spelt almost so.
             InvalidArgument, TypeMismatch: slots, attributes, shapes or dtypes do not fit.
         """
         return self._insert_op(len(self.ops), type, inputs, outputs, attrs)
@@ -261,7 +283,7 @@ class Block:
         check_instance(type, str, "append_op: type")
         for what, given in (("inputs", inputs), ("outputs", outputs), ("attrs", attrs)):
             check_optional(given, Mapping, f"append_op: {what} of '{type}'")
-        attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
+        attributes = {**self.program._role_attributes(), **_attributes(type, attrs or {})}
         reads, writes = _slots(inputs, type, self), _slots(outputs, type, self)
         desc = self.desc.insert_op(index, type, reads, writes, attributes)
         op = Operator(self, desc)

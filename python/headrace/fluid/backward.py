@@ -20,7 +20,7 @@ _FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
 
 def append_backward(
     loss: Variable,
-    parameter_list: Sequence[Variable | str] | None = None,
+    parameter_list: Sequence[Variable | str] | str | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
     callbacks: Sequence[Callable[..., Any]] | None = None,
     checkpoints: Sequence[Variable | str] | None = None,
@@ -29,9 +29,9 @@ def append_backward(
 
     Args:
         loss: a single element.
-        parameter_list: variables to differentiate by; those that cannot have a gradient are skipped. None: all
-            trainable parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are no such
-            parameters, all variables of the root block that do not stop gradients.
+        parameter_list: variables to differentiate by, or the name of one; those that cannot have a gradient are
+            skipped. None: all trainable parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are
+            no such parameters, all variables of the root block that do not stop gradients.
         no_grad_set: variables that gradients do not pass.
         callbacks: None, or ``[clip.error_clip_callback]``, to clip the gradients of variables with an ``error_clip``.
         checkpoints: Fluid's; None.
@@ -77,11 +77,11 @@ def append_backward(
     return [(root.var(name), root.var(gradient_of[name])) for name in dict.fromkeys(names) if name in gradient_of]
 
 
-def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str]) -> list[str]:
+def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str] | str) -> list[str]:
     """Of ``wanted`` those that can have a gradient: Fluid's programs name all parameters, also the statistics of
     batch_norm. NotFound for a missing one, InvalidArgument if none is left.
     """
-    items = check_list(wanted, "append_backward: parameter_list")
+    items = [wanted] if isinstance(wanted, str) else check_list(wanted, "append_backward: parameter_list")
     names = [
         item.name if isinstance(item, Variable) else check_instance(item, str, "append_backward: a name")
         for item in items

@@ -26,6 +26,7 @@ from headrace._core import (
     VarDesc,
     append_backward,
     append_gradients,
+    has_attr_like,
     init_lod_tensor_blocking_queue,
     load_op_library,
     op_info,
@@ -72,6 +73,7 @@ __all__ = [
     "exact_float",
     "get_cuda_device_count",
     "get_fetch_variable",
+    "has_attr_like",
     "init_lod_tensor_blocking_queue",
     "is_compiled_with_cuda",
     "load_op_library",
@@ -113,6 +115,7 @@ class VarType(enum.IntEnum):
     STEP_SCOPES = 11
     LOD_RANK_TABLE = 12
     LOD_TENSOR_ARRAY = 13
+    PLACE_LIST = 14
     READER = 15
     RAW = 17
 

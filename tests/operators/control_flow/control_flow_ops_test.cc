@@ -77,7 +77,7 @@ TEST(While, ABlockCannotRunItself) {
   ProgramDesc itself;
   BuildLoop(&itself, 5);
   AppendWhile(&itself.block(0), 0);
-  ExpectRefused(itself, "block 0 lies within block -1");
+  ExpectRefused(itself, "block 0 lies within block -1; an operator of block 0 cannot run it [operator 'while'");
 }
 
 TEST(While, ABlockBelongsToOneOperator) {

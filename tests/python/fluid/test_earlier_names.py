@@ -160,6 +160,7 @@ def test_parallel_do_computes_the_whole_batch(exe: fluid.Executor) -> None:
 
 def test_devices_of_one_cpu() -> None:
     assert layers.device.get_places(4) == [fluid.CPUPlace()] * 4
+    assert layers.device.get_places().type == core.VarType.PLACE_LIST  # type: ignore[attr-defined]
     with pytest.raises(errors.Unimplemented, match="device_type='CUDA'"):
         layers.device.get_places(device_type="CUDA")
     assert core.get_cuda_device_count() == 0

@@ -277,3 +277,23 @@ def test_lengths_of_an_exact_dtype_have_to_be_integers() -> None:
         layers.sequence_mask(fluid.data("n", [None]), maxlen=3)
     with pytest.raises(errors.HeadraceError, match="float32"):
         layers.sequence_mask(layers.data("m", [1]) * 2.0, maxlen=3)
+
+
+def test_float16_may_be_fed_as_its_bits(exe: fluid.Executor) -> None:
+    numbers = np.array([[0.5, -2.0]], np.float16)
+    x = layers.data("x", [2], dtype="float16")
+    out = layers.cast(x, "float32")
+    for given in (numbers, numbers.view(np.uint16)):
+        assert exe.run(feed={"x": given}, fetch_list=[out])[0].tolist() == [[0.5, -2.0]]
+    x.persistable = True
+    assert exe.run(feed={"x": numbers.view(np.uint16)}, fetch_list=[out])[0].tolist() == [[0.5, -2.0]]
+    tensor = fluid.global_scope().find_var("x").get_tensor()
+    assert np.array(tensor).dtype == np.float16
+
+
+def test_bools_are_numbers_to_what_takes_them(exe: fluid.Executor) -> None:
+    x = layers.data("x", [1])
+    out = layers.cast(x, "int64")
+    assert exe.run(feed={"x": np.array([[True], [False]])}, fetch_list=[out])[0].tolist() == [[1], [0]]
+    with pytest.raises(errors.Unimplemented, match="bool"):
+        exe.run(feed={"x": np.array([[True]])}, fetch_list=[layers.relu(x)])

@@ -381,3 +381,9 @@ def test_the_types_of_a_target_and_its_gradient_are_the_same() -> None:
     x = fed("x")
     with pytest.raises(errors.TypeMismatch, match=r"is float32, but its gradient .* float64"):
         fluid.gradients(layers.square(x), x, layers.cast(x, "float64"))
+
+
+def test_by_one_variable_that_is_named() -> None:
+    x, y = fed("x"), fed("y")
+    pairs = fluid.backward.append_backward(layers.mean(x * y), "y")
+    assert [(variable.name, gradient.name) for variable, gradient in pairs] == [("y", "y@GRAD")]

@@ -225,6 +225,18 @@ def test_an_array_is_part_of_the_program(dtype: str) -> None:
         np.testing.assert_array_equal(value, expected)
 
 
+def test_a_variable_becomes_what_is_assigned_to_it() -> None:
+    array = np.array([2, -1], np.int32)
+    new, used, kept = (fluid.layers.create_tensor("float32") for _ in range(3))
+    kept.persistable = True
+    fluid.layers.assign(np.zeros(2, np.float32), used)
+    for variable in (new, used, kept):
+        fluid.layers.assign(array, variable)
+    for value, dtype in zip(run(new, used, kept), ("int32", "float32", "float32")):
+        assert value.dtype == dtype
+        assert value.tolist() == [2, -1]
+
+
 def test_signs_of_an_array_and_of_a_variable() -> None:
     array = np.array([3, 0, -2], np.float32)
     for value in run(fluid.layers.sign(array), fluid.layers.sign(fluid.layers.assign(array))):

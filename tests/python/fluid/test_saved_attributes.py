@@ -227,10 +227,21 @@ def test_a_value_that_would_change_the_result_is_refused(op_type: str, name: str
         assert part in str(raised.value)
 
 
-def test_an_attribute_of_another_operator_is_unknown() -> None:
+def test_an_attribute_that_an_operator_lacks_is_left_out_with_a_warning() -> None:
     x = layers.data("x", [2])
-    with pytest.raises(errors.NotFound, match="no attribute 'force_cpu'"):
-        x.block.append_op("relu", {"X": x}, {"Out": x}, {"force_cpu": False})
+    for name, value in (("force_cpu", False), ("lambda", np.zeros(3))):  # an attribute of others; no attribute at all
+        with pytest.warns(UserWarning, match=f"'relu' has no attribute '{name}': it is left out") as caught:
+            op = x.block.append_op("relu", {"X": x}, {"Out": x}, {name: value})
+        assert not op.has_attr(name)
+        assert caught[0].filename == __file__
+
+
+def test_an_attribute_that_is_spelt_almost_so_is_a_mistake() -> None:
+    x = layers.data("x", [2])
+    with pytest.raises(errors.NotFound, match="'scale' has no attribute 'scal'; did you mean 'scale'"):
+        x.block.append_op("scale", {"X": x}, {"Out": x}, {"scal": 2.0})
+    with pytest.raises(errors.NotFound, match="no operator 'no_such_op'"):
+        x.block.append_op("no_such_op", {"X": x}, {"Out": x}, {"scale": 2.0})
 
 
 def test_load_combine_reads_files_only(exe: fluid.Executor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -337,3 +338,106 @@ def test_the_rows_of_a_sparse_gradient_are_those_that_were_met(exe: fluid.Execut
     values = exe.run(feed=feed, fetch_list=tensors)
     assert [value.shape for value in values] == [(4, 4), (4, 1)]
     assert all(value.all() for value in values)
+
+
+def filled(name: str, rows: list[int], value: Any, height: int = 0) -> core.SelectedRows:
+    """SelectedRows in the global scope."""
+    made: core.SelectedRows = fluid.global_scope().var(name).get_selected_rows()
+    made.set_rows(rows)
+    made.set_height(height)
+    made.sync_index()
+    made.get_tensor().set(np.asarray(value, np.float32))
+    return made
+
+
+def declare_rows(name: str, width: int = 2) -> Variable:
+    block = fluid.default_main_program().global_block()
+    return block.create_var(name, [-1, width], "float32", persistable=True, type=VarType.SELECTED_ROWS)
+
+
+def test_without_a_height_rows_are_part_of_a_tensor_that_is_tall_enough(exe: fluid.Executor) -> None:
+    x, out = declare_rows("x"), declare_rows("out")
+    x.block.append_op("clip_by_norm", {"X": x}, {"Out": out}, {"max_norm": 5.0})
+    filled("x", [4, 1, 4], [[1, 2], [0, 0], [5, 6]])
+    exe.run()
+    got = fluid.global_scope().find_var("out").get_selected_rows()
+    assert (got.rows(), got.height()) == ([1, 4], 0)
+    np.testing.assert_allclose(np.array(got.get_tensor()), [[0, 0], [3, 4]], rtol=1e-6)
+    parameter = layers.create_parameter([4, 2], "float32", "table")
+    rate = layers.fill_constant([1], "float32", 1.0)
+    x.block.append_op("sgd", {"Param": parameter, "Grad": x, "LearningRate": rate}, {"ParamOut": parameter})
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.InvalidArgument, match=r"Grad: expected dims \[4, 2\], got \[5, 2\]"):
+        exe.run()
+
+
+@pytest.mark.parametrize("op_type", ["lookup_table", "lookup_table_v2"])
+def test_rows_are_looked_up_by_their_numbers(exe: fluid.Executor, op_type: str) -> None:
+    w, ids = declare_rows("w"), layers.data("ids", [-1, 2, 1], append_batch_size=False, dtype="int64")
+    out = w.block.create_var(dtype="float32")
+    w.block.append_op(op_type, {"W": w, "Ids": ids}, {"Out": out}, {"padding_idx": 3})
+    filled("w", [7, 3, 0], [[1, 2], [3, 4], [5, 6]], height=8)
+    given = np.array([[[0], [7]], [[3], [0]]])
+    expected = np.array([[[5, 6], [1, 2]], [[0, 0], [5, 6]]], np.float32)
+    got = exe.run(feed={"ids": given}, fetch_list=[out])[0]
+    np.testing.assert_array_equal(got.reshape(2, 2, 2), expected)
+    for missing in (1, -1, 8):
+        with pytest.raises(errors.OutOfRange, match=f"input W has no row {missing}"):
+            exe.run(feed={"ids": np.full((1, 2, 1), missing)})
+    filled("w", [7, 0, 7], [[1, 2], [3, 4], [5, 6]], height=8)
+    with pytest.raises(errors.InvalidArgument, match="input W: expected each row once, got row 7 at 0 and 2"):
+        exe.run(feed={"ids": given})
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_sgd_updates_rows_by_their_numbers(exe: fluid.Executor, in_place: bool) -> None:
+    param, grad = declare_rows("param"), declare_rows("grad")
+    out = param if in_place else declare_rows("updated")
+    rate = layers.fill_constant([1], "float32", 0.5)
+    param.block.append_op("sgd", {"Param": param, "Grad": grad, "LearningRate": rate}, {"ParamOut": out})
+    assert out.type == VarType.SELECTED_ROWS
+    value = filled("param", [7, 3, 0], [[1, 2], [3, 4], [5, 6]], height=8)
+    before = np.asarray(value.get_tensor())  # shares the memory
+    filled("grad", [0, 7, 0], [[2, 2], [4, 0], [2, 4]], height=20)  # another height than the table's
+    exe.run()
+    got = fluid.global_scope().find_var(out.name).get_selected_rows()
+    assert (got.rows(), got.height()) == ([7, 3, 0], 8)
+    np.testing.assert_array_equal(np.array(got.get_tensor()), [[-1, 2], [3, 4], [3, 3]])
+    np.testing.assert_array_equal(before, [[1, 2], [3, 4], [5, 6]])
+    filled("grad", [5], [[1, 1]], height=20)
+    with pytest.raises(errors.OutOfRange, match="input Param has no row 5"):
+        exe.run()
+
+
+def test_rows_are_updated_by_rows_only() -> None:
+    param, rate = declare_rows("param"), layers.fill_constant([1], "float32", 0.5)
+    with pytest.raises(errors.TypeMismatch, match="input Grad: expected SelectedRows, as input Param is"):
+        param.block.append_op(
+            "sgd", {"Param": param, "Grad": layers.data("g", [2]), "LearningRate": rate}, {"ParamOut": param}
+        )
+
+
+@pytest.mark.parametrize("make", ["fill_constant", "uniform_random"])
+def test_rows_are_filled(exe: fluid.Executor, make: str) -> None:
+    attrs = {"fill_constant": {"value": 3.5}, "uniform_random": {"min": 3.0, "max": 4.0, "seed": 5, "diag_num": 2}}
+    new, old = declare_rows("new"), declare_rows("old")
+    for out in (new, old):
+        out.block.append_op(make, {}, {"Out": out}, {"shape": [3, 2], **attrs[make]})
+        assert (out.type, out.shape) == (VarType.SELECTED_ROWS, (3, 2))
+    filled("old", [5, 9, 7], np.zeros((3, 2)), height=10)
+    for _ in range(2):
+        exe.run()
+    scope = fluid.global_scope()
+    for name, rows in (("new", [0, 1, 2]), ("old", [5, 9, 7])):
+        got = scope.find_var(name).get_selected_rows()
+        assert got.rows() == rows
+        elements = np.array(got.get_tensor())
+        assert elements.shape == (3, 2)
+        if make == "fill_constant":
+            np.testing.assert_array_equal(elements, np.full((3, 2), 3.5))
+        else:
+            assert elements.ravel()[:2].tolist() == [1, 1]
+            assert ((elements.ravel()[2:] >= 3) & (elements.ravel()[2:] < 4)).all()
+    filled("old", [5, 9], np.zeros((2, 2)), height=10)
+    with pytest.raises(errors.InvalidArgument, match=r"expected a first dimension of 2.*got \[3, 2\]"):
+        exe.run()

@@ -31,9 +31,9 @@ def step(dtype: Any = np.float64) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("shape", [(4, 1), (4, 1, 1), (1, 4), (4,)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
-def test_the_best_candidates_of_each_source_are_selected(dtype: Any, rank: int) -> None:
+def test_the_best_candidates_of_each_source_are_selected(dtype: Any, shape: tuple[int, ...]) -> None:
     lod = [[2, 2], [1, 1, 1, 1]]
     outputs = {
         "selected_ids": (column(4, 2, 3, 8, dtype=np.int64), lod),
@@ -42,7 +42,9 @@ def test_the_best_candidates_of_each_source_are_selected(dtype: Any, rank: int) 
     }
     attrs = {"level": 0, "beam_size": 2, "end_id": END}
     inputs = step(dtype)
-    inputs["pre_ids"] = inputs["pre_ids"].reshape(4, *[1] * (rank - 1))
+    inputs["pre_ids"] = inputs["pre_ids"].reshape(shape)
+    if len(shape) < 3:
+        inputs["pre_scores"] = inputs["pre_scores"].reshape(shape)
     OpTest("beam_search", inputs, attrs, outputs).check_outputs()
 
 
@@ -89,7 +91,7 @@ def test_beam_search_refuses_what_does_not_fit() -> None:
     good, attrs = step(), {"beam_size": 2, "end_id": END}
     cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], tuple[str, ...], str]] = [
         ({"pre_ids": good["pre_ids"][:3]}, {}, ValueError, ("pre_ids", "1]"), "build"),
-        ({"pre_ids": good["pre_ids"].reshape(2, 2, 1)}, {}, ValueError, ("pre_ids", "[4, 1, 1]"), "build"),
+        ({"pre_ids": good["pre_ids"].reshape(2, 2, 1)}, {}, ValueError, ("pre_ids", "[4, 1]"), "build"),
         ({"pre_scores": good["pre_scores"].astype(np.float32)}, {}, TypeError, ("pre_scores", "float64"), "build"),
         ({"ids": (good["ids"][0][:, :2], good["ids"][1])}, {}, ValueError, ("ids",), "build"),
         ({}, {"beam_size": 0}, ValueError, ("beam_size",), "build"),

@@ -119,11 +119,12 @@ def padded(fill: float = np.nan) -> dict[str, Any]:
     return {"Emission": emission, "Transition": TRANSITION, "Label": label, "Length": np.array(LENGTHS)}
 
 
-@pytest.mark.parametrize("column", [False, True])
-def test_padded_sequences_have_the_cost_of_those_with_lod(column: bool) -> None:
+@pytest.mark.parametrize("lengths", [(-1,), (-1, 1), (1, -1)])
+def test_padded_sequences_have_the_cost_of_those_with_lod(lengths: tuple[int, ...]) -> None:
     given = padded()
-    if column:
-        given |= {"Label": given["Label"][:, :, None], "Length": given["Length"][:, None]}
+    given["Length"] = given["Length"].reshape(lengths)
+    if len(lengths) == 2:
+        given["Label"] = given["Label"][:, :, None]
     packed = OpTest("linear_chain_crf", inputs(Label=LABEL), outputs=dict.fromkeys(OUTPUTS), known=["Transition"])
     results = packed.run()
     alpha, begin = np.zeros_like(given["Emission"]), 0
@@ -167,7 +168,7 @@ def test_padded_sequences_that_do_not_fit_are_refused() -> None:
     test = OpTest("linear_chain_crf", {**good, "Length": np.array([3, 0, 2, 2])}, outputs=outputs)
     test.check_refused(IndexError, "Label", "sequence 2, row 1", "-7", when="run")
     cases: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
-        ({"Length": np.array([3, 0, 1])}, ValueError, ("Length", "[4]", "[3]")),
+        ({"Length": np.array([3, 0, 1])}, ValueError, ("Length", "[4, 1]", "[3]")),
         ({"Length": np.array(LENGTHS, np.int32)}, TypeError, ("Length", "int64")),
         ({"Label": good["Label"][:, :3]}, ValueError, ("Label", "[4, 4]")),
         ({"Emission": good["Emission"][0]}, ValueError, ("Emission", "rank 3")),

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.fluid as fluid
+from headrace import errors
 from headrace.fluid import core
 from headrace.testing import OpTest
 
@@ -134,6 +136,19 @@ def test_the_gradient_of_a_memory_passes_or_is_zero() -> None:
     for wrong, error in ((gradient[:2], ValueError), (gradient.astype(np.float32), TypeError)):
         test = OpTest("rnn_memory_helper_grad", {"X": x, "Out@GRAD": wrong}, {}, {"X@GRAD": None})
         test.check_refused(error, "Out@GRAD")
+
+
+def test_a_gradient_of_a_memory_that_the_program_lacks_is_zero() -> None:
+    program = fluid.Program()
+    block = program.global_block()
+    x, out = (block.create_var(name, [2, 3], "float32") for name in ("x", "x@GRAD"))
+    elsewhere = fluid.Program().global_block().create_var("out@GRAD", [2, 3], "float32")
+    block.append_op("rnn_memory_helper_grad", {"X": x, "Out@GRAD": elsewhere}, {"X@GRAD": out})
+    got = fluid.Executor().run(program, {"x": np.ones((2, 3), np.float32)}, [out], scope=fluid.Scope())[0]
+    np.testing.assert_array_equal(got, np.zeros((2, 3)))
+    for op_type, slot in (("rnn_memory_helper_grad", "Out"), ("relu_grad", "Out@GRAD")):
+        with pytest.raises(errors.NotFound, match=r"'out@GRAD'.*it belongs to another program"):
+            block.append_op(op_type, {"X": x, slot: elsewhere}, {"X@GRAD": out})
 
 
 def test_the_gradient_of_a_target_has_its_shape_and_lod() -> None:

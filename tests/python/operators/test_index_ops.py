@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.fluid as fluid
+from headrace import errors
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(61)
@@ -335,3 +337,20 @@ def test_hashes_of_no_rows_are_refused() -> None:
     OpTest("hash", {"X": x}, {"mod_by": 0}).check_refused(ValueError, "attribute mod_by", "got 0")
     OpTest("hash", {"X": x}, {"mod_by": 2**32}).check_refused(ValueError, "attribute mod_by", "got 4294967296")
     OpTest("hash", {"X": x.astype(np.float32)}).check_refused(NotImplementedError, "float32")
+
+
+def test_the_run_checks_the_numbers_that_are_fed_to_one_hot() -> None:
+    program, exe = fluid.Program(), fluid.Executor()
+    with fluid.program_guard(program, fluid.Program()):
+        x = fluid.layers.data("x", [12], lod_level=1)
+        out = x.block.create_var(dtype="float32")
+        x.block.append_op("one_hot", {"X": x}, {"Out": out}, {"depth": 3})
+    got = exe.run(program, {"x": np.array([[1], [2]])}, [out], scope=fluid.Scope())[0]
+    assert got.tolist() == [[0, 1, 0], [0, 0, 1]]
+    for wrong, error in (
+        (np.zeros((1, 12), np.int64), errors.InvalidArgument),
+        (np.zeros((1, 1), np.float32), errors.Unimplemented),
+        (np.array([[3]]), errors.OutOfRange),
+    ):
+        with pytest.raises(error):
+            exe.run(program, {"x": wrong}, scope=fluid.Scope())

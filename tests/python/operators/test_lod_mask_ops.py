@@ -142,3 +142,26 @@ def test_parts_that_do_not_fit_the_mask_are_refused() -> None:
     )
     inputs = {"X": mask, "Mask": mask, "InTrue": ROWS[:2], "InFalse": ROWS[2:3]}
     OpTest("merge_lod_tensor", inputs).check_refused(ValueError, "InTrue", "expected 1 and 1", when="run")
+
+
+def test_a_mask_may_be_declared_as_something_else_if_it_is_fed() -> None:
+    control_flow, program = fluid.layers.control_flow, fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        x, mask = (fluid.layers.data(name, [1]) for name in ("x", "mask"))
+        x.persistable = mask.persistable = True
+        parts = control_flow.split_lod_tensor(x, mask)
+        merged = control_flow.merge_lod_tensor(*parts, x=x, mask=mask)
+    exe, scope = fluid.Executor(), fluid.Scope()
+    column = np.arange(4, dtype=np.int32).reshape(4, 1)
+    chosen = np.array([[True], [False], [True], [False]])
+    got = exe.run(program, {"x": column, "mask": chosen}, [*parts, merged], scope=scope)
+    for value, expected in zip(got, (column[::2], column[1::2], column)):
+        np.testing.assert_array_equal(value, expected)
+        assert value.dtype == np.int32
+    with pytest.raises(TypeError, match="input Mask: expected dtype bool, got float32"):
+        exe.run(program, {"x": column, "mask": chosen.astype(np.float32)}, scope=scope)
+    with (
+        fluid.program_guard(program, fluid.Program()),
+        pytest.raises(TypeError, match="input Mask: expected dtype bool, got float32"),
+    ):
+        control_flow.split_lod_tensor(x, fluid.layers.scale(mask, 1.0))

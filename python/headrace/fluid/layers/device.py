@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from headrace import errors
-from headrace.fluid.core import NO_GPU, CPUPlace
+from headrace.fluid.core import NO_GPU, CPUPlace, VarType
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_variable
@@ -66,6 +66,12 @@ class ParallelDo:
         return self._outputs
 
 
+class _Places(list[CPUPlace]):
+    """Places that say what they are, as Fluid's variable of them does."""
+
+    type = VarType.PLACE_LIST
+
+
 def get_places(device_count: int | None = None, device_type: str | None = None) -> list[CPUPlace]:
     """``fluid.cpu_places``, under an older name.
 
@@ -74,4 +80,4 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
     """
     if device_type not in (None, "CPU"):
         raise errors.Unimplemented(f"get_places(device_type={device_type!r}): {NO_GPU}")
-    return cpu_places(device_count or None)
+    return _Places(cpu_places(device_count or None))

@@ -137,6 +137,9 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
 def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Variable:
     """A copy of a variable, which may also be an array of variables or SelectedRows; or a constant from an array of
     float32, int32, int64 or bool.
+
+    Args:
+        output: gets the dtype of an array of float32 or int32, unless it persists or an operator has it already.
     """
     helper = LayerHelper("assign")
     if isinstance(input, Variable):
@@ -151,9 +154,22 @@ def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Vari
                 f"{array.dtype}; convert it with astype, and the variable with layers.cast"
             )
         output = helper.create_variable(array.dtype, stop_gradient=True)
+    elif (
+        array.dtype.name in ("float32", "int32")
+        and output.dtype != core.convert_dtype(array.dtype)
+        and not output.persistable
+        and not _is_used(output)  # which looks through the program
+    ):
+        output.desc.dtype = int(core.convert_dtype(array.dtype))
     output.desc.shape = list(array.shape)
     NumpyArrayInitializer(array)(output, helper.main_program.current_block())
     return output
+
+
+def _is_used(variable: Variable) -> bool:
+    """Whether an operator of its program has it."""
+    ops = (op for block in variable.block.program.blocks for op in block.ops)
+    return any(variable.name in op.input_arg_names + op.output_arg_names for op in ops)
 
 
 def fill_constant(
