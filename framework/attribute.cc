@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <locale>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -96,6 +97,7 @@ std::string_view AttributeTypeName(const Attribute& attribute) {
 
 std::string ToString(const Attribute& attribute) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   std::visit([&out](const auto& value) { Print(out, value); }, attribute);
   return out.str();
 }

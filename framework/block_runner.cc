@@ -72,6 +72,16 @@ bool OutlivesRuns(const VarDesc& var) {
   return var.persistable || var.kind == VarKind::kReader || var.kind == VarKind::kRaw;
 }
 
+std::unique_ptr<OperatorBase> PreparedOperator(const BlockDesc& block, const OpDesc& op) {
+  try {
+    auto prepared = OpRegistry::Create(op);
+    prepared->Prepare(block);
+    return prepared;
+  } catch (const Error&) {
+    op.RethrowWithContext();
+  }
+}
+
 void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
                    std::vector<std::string>* outputs) {
   for (const BlockRef ref : op.Blocks()) {
@@ -144,8 +154,7 @@ void BlockRunner::CreateOps() {
   std::erase_if(left_,
                 [this](const auto& name) { return std::find(given_.begin(), given_.end(), name) != given_.end(); });
   for (const auto& op : block_.ops()) {
-    ops_.push_back(OpRegistry::Create(*op));
-    ops_.back()->Prepare(block_);
+    ops_.push_back(PreparedOperator(block_, *op));
   }
 }
 

@@ -30,6 +30,9 @@ HEADRACE_API std::vector<std::string> LeftFromRuns(const BlockDesc& block);
 // Empties a tensor, rows of one, or an array.
 HEADRACE_API void Clear(Variable* variable);
 
+// `op`, an operator of `block`, made runnable and prepared. Errors come out with its type as context.
+HEADRACE_API std::unique_ptr<OperatorBase> PreparedOperator(const BlockDesc& block, const OpDesc& op);
+
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
 HEADRACE_API void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,

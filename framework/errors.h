@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <locale>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -21,10 +22,11 @@
 
 namespace headrace {
 
-// Concatenates the arguments as `operator<<` prints them.
+// Concatenates the arguments as `operator<<` prints them, numbers without the separators of the program's locale.
 template <typename... Args>
 std::string StrCat(const Args&... args) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << args);
   return out.str();
 }

@@ -87,6 +87,7 @@ VarNames ComputedIn(const ProgramDesc& program) {
 
 // The folder is locked.
 void LoadLocked(const ProgramDesc& program, Scope* scope, const fs::path& folder, const std::string& parameters) {
+  HR_ENFORCE(scope != nullptr, InvalidArgument, "expected a scope to load variables into, got none");
   const DeclaredVars vars = PersistablesOf(program);
   const std::vector<std::string> names = VarNamesOf(vars);
   std::vector<LoDTensor> tensors = ReadTensorsOf(names, folder, parameters);
@@ -185,8 +186,14 @@ std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   HR_ENFORCE(file.is_open(), IoError, "cannot read the program '", path.string(), "': ", std::strerror(errno));
   HR_ENFORCE(fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "': it is not a file");
+  std::string bytes;
   try {
-    return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure& error) {  // thrown by the buffer, which no stream turns into a flag here
+    Throw<IoError>("cannot read the program '", path.string(), "': ", error.what());
+  }
+  try {
+    return ProgramDesc::Parse(bytes);
   } catch (Error& error) {
     error.AddNote(StrCat("the program is '", path.string(), "'"));
     throw;
@@ -202,9 +209,10 @@ void EmptyUnusedBlocks(ProgramDesc* program) {
   while (!left.empty()) {
     const size_t index = left.back();
     left.pop_back();
+    const BlockDesc& block = program->block(index);  // OutOfRange if an operator has been given a wrong one
     if (used[index]) continue;
     used[index] = true;
-    for (const auto& op : program->block(index).ops()) {
+    for (const auto& op : block.ops()) {
       for (const BlockRef inner : op->Blocks()) {
         left.push_back(static_cast<size_t>(inner.index));
       }

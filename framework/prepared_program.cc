@@ -118,8 +118,7 @@ PreparedProgram::Impl::Impl(const ProgramDesc& source, size_t block_index)
       fed(block, order) {
   FindNeeded();
   for (const OpDesc* op : order) {
-    ops.push_back(OpRegistry::Create(*op));
-    ops.back()->Prepare(block);
+    ops.push_back(PreparedOperator(block, *op));
   }
 }
 

@@ -15,13 +15,20 @@ void CheckVariablesInSlots(const BlockDesc& block, const OpDesc& op, const VarNa
                            std::string_view direction) {
   for (const auto& [slot, names] : slots) {
     for (const std::string& name : names) {
-      if (name != kEmptyVarName && block.FindVar(name) == nullptr) {
+      if (name == kEmptyVarName) {
+        continue;
+      }
+      const VarDesc* var = block.FindVar(name);
+      if (var == nullptr) {
         NotFound error(StrCat("block ", block.index(), " and its ancestors declare no variable '", name,
                               "', which is in ", direction, " slot '", slot, "' of '", op.type, "'"));
         error.SetOpType(op.type);
         error.SetVariable(name);
         throw error;
       }
+      HR_ENFORCE(var->name == name, InvalidArgument, "the declaration of '", name, "', which is in ", direction,
+                 " slot '", slot, "' of '", op.type, "', has the name '", var->name,
+                 "'; one that is assigned has to keep its own");
     }
   }
 }
@@ -49,10 +56,8 @@ void InferTypes(BlockDesc* block) {
 
 }  // namespace
 
-// A block belongs to one operator: were it run by several, preparing n blocks could take 2^n operators. Blocks are
-// prepared and run by recursion, so their depth is limited, too.
+// A block belongs to one operator: were it run by several, preparing n blocks could take 2^n operators.
 void CheckProgram(ProgramDesc* program, size_t block) {
-  constexpr int kMaxBlockDepth = 64;
   std::vector<int> depth(program->num_blocks(), 0);  // by the blocks around a block, or by those that run one another
   std::vector<bool> has_operator(program->num_blocks(), false);
   std::vector<bool> within(program->num_blocks(), false);

@@ -38,8 +38,8 @@ class HEADRACE_API ProgramDesc {
   std::string ToTextFormat() const;
 
   // Throws DataLoss if `bytes` is not a program, or one that contradicts itself (a block's parent, an operator's block,
-  // a bad enum value); NotFound for an unregistered operator or a variable that no block declares; Unimplemented for an
-  // operator of a newer version than is registered.
+  // a bad enum value) or whose blocks lie too deep to be run; NotFound for an unregistered operator or a variable that
+  // no block declares; Unimplemented for an operator of a newer version than is registered.
   static std::unique_ptr<ProgramDesc> Parse(std::string_view bytes);
 
   // Exchanges the contents of two programs; both count as changed.

@@ -465,17 +465,22 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
              "the program has format version ", in.version().version(), ", expected 0 or a release of Fluid 1");
   const std::map<std::string, int32_t> versions = ReadVersions(in);
   auto program = std::make_unique<ProgramDesc>();
+  std::vector<int> depth;  // by block
   for (int i = 0; i < in.blocks_size(); ++i) {
     const proto::BlockDesc& block = in.blocks(i);
     const int32_t parent = block.parent_idx();
     HR_ENFORCE(block.idx() == i, DataLoss, "corrupt program: block ", i, " says that it is block ", block.idx());
     HR_ENFORCE(i == 0 ? parent == -1 : (parent >= 0 && parent < i), DataLoss, "corrupt program: block ", i,
                " has parent ", parent);
+    depth.push_back(i == 0 ? 0 : depth[static_cast<size_t>(parent)] + 1);
+    HR_ENFORCE(depth.back() <= kMaxBlockDepth, DataLoss, "corrupt program: block ", i, " lies more than ",
+               kMaxBlockDepth, " blocks deep");
     BlockDesc& to = i == 0 ? program->block(0) : program->AppendBlock(parent);
     for (const proto::VarDesc& var : block.vars()) {
       Read(var, &to);
     }
   }
+  std::vector<bool> has_operator(depth.size(), false);  // by block: an operator runs it
   for (int i = 0; i < in.blocks_size(); ++i) {
     BlockDesc& block = program->block(static_cast<size_t>(i));
     for (const proto::OpDesc& message : in.blocks(i).ops()) {
@@ -483,6 +488,11 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
       Upgrade(versions, &op);
       CompleteGradient(block, &op);
       CheckOp(block, &op);
+      for (const BlockRef inner : op.Blocks()) {
+        const auto index = static_cast<size_t>(inner.index);
+        HR_ENFORCE(!has_operator[index], DataLoss, "corrupt program: block ", index, " belongs to two operators");
+        has_operator[index] = true;
+      }
       block.ops_.push_back(std::make_unique<const OpDesc>(std::move(op)));
     }
   }

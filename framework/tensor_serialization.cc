@@ -14,7 +14,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int kMaxRank = 64;  // a file that says more is not one of ours
+// A file that says more is not one of ours.
+constexpr int kMaxRank = 64;
+constexpr uint64_t kMaxLoDLevels = 64;
 
 template <typename T>
 void Put(std::string* bytes, T value) {
@@ -28,7 +30,7 @@ void Enforce(const ByteSource& source, bool condition, const Args&... args) {
 
 LoD ReadLoD(ByteSource* source) {
   const auto levels = source->Number<uint64_t>("the number of LoD levels");
-  Enforce(*source, levels <= source->left() / sizeof(uint64_t), "it has ", levels, " LoD levels");
+  Enforce(*source, levels <= kMaxLoDLevels, "it has ", levels, " LoD levels, at most ", kMaxLoDLevels, " are expected");
   LoD lod;
   for (uint64_t level = 0; level < levels; ++level) {
     const auto bytes = source->Number<uint64_t>("the size of a LoD level");

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "framework/errors.h"
+#include "german_locale.h"
 
 namespace headrace {
 namespace {
@@ -25,6 +27,12 @@ TEST(Attribute, ToStringShowsTheValue) {
   EXPECT_EQ(ToString(Attribute(std::vector<int32_t>{1, 2})), "[1, 2]");
   EXPECT_EQ(ToString(Attribute(std::vector<bool>{true, false})), "[true, false]");
   EXPECT_EQ(ToString(Attribute(std::vector<std::string>{"a"})), "['a']");
+}
+
+TEST(Attribute, ToStringDoesNotDependOnTheLocaleOfTheProgram) {
+  const GermanLocale locale;
+  EXPECT_EQ(ToString(Attribute(0.5F)), "0.5");
+  EXPECT_EQ(ToString(Attribute(std::vector<int64_t>{1000, -1})), "[1000, -1]");
 }
 
 TEST(Coerce, KeepsWhatFitsAlready) { EXPECT_EQ(Coerce(std::string("x"), std::string()), Attribute(std::string("x"))); }

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
+
+#include "german_locale.h"
 
 namespace headrace {
 namespace {
@@ -17,6 +20,11 @@ TEST(Errors, MessageIsTheConcatenationOfTheArguments) {
     return;
   }
   FAIL() << "nothing was thrown";
+}
+
+TEST(Errors, NumbersInMessagesDoNotDependOnTheLocaleOfTheProgram) {
+  const GermanLocale locale;
+  EXPECT_EQ(StrCat("batch ", 12345, ": ", 0.5), "batch 12345: 0.5");
 }
 
 TEST(Errors, ContextIsAppendedToWhatAndLeavesTheMessage) {

@@ -33,6 +33,18 @@ TEST(ProgramDesc, InnerBlocksSeeOuterVariables) {
   EXPECT_THROW(program.AppendBlock(7), OutOfRange);
 }
 
+TEST(ProgramDesc, ADeclarationKeepsItsName) {
+  ProgramDesc program;
+  Declare(&program, "x", {2});
+  Declare(&program, "y", {3});
+  program.block(0).Var("copy") = program.block(0).GetVar("y");
+  EXPECT_THAT(([&] { Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"copy"}}}); }),
+              testing::ThrowsMessage<InvalidArgument>(testing::AllOf(HasSubstr("'copy'"), HasSubstr("name 'y'"))));
+  EXPECT_EQ(program.block(0).GetVar("y").tensor.dims, (DDim{3}));
+  program.block(0).Var("copy").name = "copy";
+  EXPECT_NO_THROW(Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"copy"}}}));
+}
+
 TEST(ProgramDesc, VariablesKeepTheirOrder) {
   ProgramDesc program;
   for (const char* name : {"c", "a", "b"}) {

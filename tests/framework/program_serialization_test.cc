@@ -221,6 +221,32 @@ TEST(ProgramParse, BlockRefOutOfRangeIsDataLoss) {
   EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, ref, 2)), DataLoss);
 }
 
+// Blocks 1 to `depth`, each within the one before it, of which each is run by `operators` operators.
+std::string NestedBlocks(int32_t depth, int operators) {
+  ProgramDesc program;
+  Declare(&program, "on", {1}).tensor.dtype = DataType::kBool;
+  for (int32_t i = 0; i < depth; ++i) {
+    program.AppendBlock(i);
+    for (int op = 0; op < operators; ++op) {
+      program.block(static_cast<size_t>(i))
+          .AppendOp({"conditional_block",
+                     {{"Cond", {"on"}}},
+                     {},
+                     {{"sub_block", BlockRef{i + 1}}, {"is_scalar_condition", true}}});
+    }
+  }
+  return program.Serialize();
+}
+
+TEST(ProgramParse, BlocksThatCannotBeRunAreDataLoss) {
+  EXPECT_NO_THROW(ProgramDesc::Parse(NestedBlocks(64, 1)));
+  EXPECT_THAT([] { ProgramDesc::Parse(NestedBlocks(65, 1)); },
+              testing::ThrowsMessage<DataLoss>(testing::HasSubstr("block 65 lies more than 64 blocks deep")));
+  // What looks into blocks within blocks would see the innermost one 2^64 times.
+  EXPECT_THAT([] { ProgramDesc::Parse(NestedBlocks(64, 2)); },
+              testing::ThrowsMessage<DataLoss>(testing::HasSubstr("block 1 belongs to two operators")));
+}
+
 // What version 1 called factors, and 2 promill; names of one length, so that bytes can be edited.
 HEADRACE_REGISTER_OP(test_versioned)
     .Output("Out", "")
