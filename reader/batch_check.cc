@@ -68,7 +68,8 @@ void CheckBatch(const BatchContract& contract, const std::vector<std::string>& n
   }
 }
 
-void CheckSpecs(const std::vector<TensorSpec>& specs, const std::string& what) {
+void CheckContract(const BatchContract& contract, const std::string& what) {
+  const std::vector<TensorSpec>& specs = contract.specs;
   HR_ENFORCE(!specs.empty(), InvalidArgument, what, ": at least one tensor must be declared");
   for (size_t i = 0; i < specs.size(); ++i) {
     for (const int64_t dim : specs[i].dims) {
@@ -78,6 +79,9 @@ void CheckSpecs(const std::vector<TensorSpec>& specs, const std::string& what) {
     HR_ENFORCE(specs[i].lod_level >= 0, InvalidArgument, what, ": tensor ", i, " is declared with a LoD of depth ",
                specs[i].lod_level);
   }
+  const size_t checked = contract.checked.size();
+  HR_ENFORCE(checked == 0 || checked == specs.size(), InvalidArgument, what,
+             ": expected a value of `checked` for each of its ", specs.size(), " tensors, got ", checked);
 }
 
 }  // namespace headrace

@@ -25,8 +25,8 @@ struct BatchContract {
 HEADRACE_API void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names,
                              const LoDTensorArray& batch, uint64_t number);
 
-// Throws InvalidArgument unless `specs` has an entry, and every dimension is -1 or more and every LoD depth 0 or more.
-// `what` names the owner in messages.
-HEADRACE_API void CheckSpecs(const std::vector<TensorSpec>& specs, const std::string& what);
+// Throws InvalidArgument unless `contract` has a spec, every dimension is -1 or more, every LoD depth 0 or more, and
+// `checked` is empty or about each tensor. `what` names the owner in messages.
+HEADRACE_API void CheckContract(const BatchContract& contract, const std::string& what);
 
 }  // namespace headrace

@@ -67,7 +67,7 @@ void LoDTensorBlockingQueueHolder::InitOnce(size_t capacity, const std::vector<T
 
 void LoDTensorBlockingQueueHolder::Init(size_t capacity, BatchContract contract, QueueOptions options) {
   const std::string what = Describe(options.name);
-  CheckSpecs(contract.specs, what);
+  CheckContract(contract, what);
   HR_ENFORCE(options.tensor_names.empty() || options.tensor_names.size() == contract.specs.size(), InvalidArgument,
              what, ": expected a name for each of its ", contract.specs.size(), " tensors, got ",
              options.tensor_names.size());

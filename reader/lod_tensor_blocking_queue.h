@@ -92,7 +92,8 @@ class HEADRACE_API LoDTensorBlockingQueue {
 };
 
 // A holder for a future queue, in a scope variable, since a queue cannot be created without its capacity and dims.
-// Thread-safety: any method from any thread.
+// Thread-safety: any method from any thread. Lifetime: its end, or that of the scope, does not end the queue. Feeders
+// that wait for room go on waiting, so end the pass (Interrupt) or the queue (Kill) before they are joined.
 class HEADRACE_API LoDTensorBlockingQueueHolder {
  public:
   // Makes the queue. Throws AlreadyExists, naming it, if there is one; InvalidArgument if the capacity is 0 or the

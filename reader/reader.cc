@@ -42,14 +42,13 @@ class ReadSpan {
 
 ReaderBase::ReaderBase(BatchContract contract)
     : contract_(std::move(contract)), chain_mutex_(std::make_shared<Mutex>()) {
-  CheckSpecs(contract_.specs, "a reader");
-  HR_ENFORCE(contract_.checked.empty() || contract_.checked.size() == contract_.specs.size(), InvalidArgument,
-             "a reader: expected to hear of each of its ", contract_.specs.size(),
-             " tensors whether it is checked, got ", contract_.checked.size());
+  CheckContract(contract_, "a reader");
 }
 
 ReaderBase::ReaderBase(BatchContract contract, const ReaderBase& below)
-    : contract_(std::move(contract)), chain_mutex_(below.chain_mutex_), state_(below.state()) {}
+    : contract_(std::move(contract)), chain_mutex_(below.chain_mutex_), state_(below.state()) {
+  CheckContract(contract_, "a reader");
+}
 
 ReaderBase::~ReaderBase() = default;
 

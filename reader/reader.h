@@ -78,9 +78,9 @@ class HEADRACE_API ReaderBase {
   virtual ReaderBase* underlying() const { return nullptr; }
 
  protected:
-  // A source. Throws InvalidArgument if the contract makes no sense (CheckSpecs).
+  // A source. Throws InvalidArgument if the contract makes no sense (CheckContract).
   explicit ReaderBase(BatchContract contract);
-  // A reader above `below`.
+  // A reader above `below`. Throws as the other.
   ReaderBase(BatchContract contract, const ReaderBase& below);
 
  private:

@@ -56,7 +56,7 @@ BatchContract ContractFromAttrs(const OpDesc& op) {
   HR_ENFORCE(used == shape_concat.size(), InvalidArgument, "'", op.type, "': shape_concat has ", shape_concat.size(),
              " entries, but ranks asks for ", used);
   for (const int32_t needed : need_check_feed) contract.checked.push_back(needed != 0);
-  CheckSpecs(contract.specs, "'" + op.type + "'");
+  CheckContract(contract, "'" + op.type + "'");
   return contract;
 }
 

@@ -61,6 +61,8 @@ TEST(QueueHolderTest, RefusesSenselessDeclarations) {
   EXPECT_THROW(holder.InitOnce(1, std::vector<DDim>{{-2, 3}}), InvalidArgument);
   EXPECT_THROW(holder.InitOnce(1, std::vector<TensorSpec>{{.dims = {1}, .lod_level = -1}}), InvalidArgument);
   EXPECT_THROW(holder.InitOnce(1, ScalarSpecs(), {.tensor_names = {"a", "b"}}), InvalidArgument);
+  EXPECT_THROW(holder.Init(1, {.specs = std::vector<TensorSpec>(2, {.dims = {1}}), .checked = {true}}),
+               InvalidArgument);
   EXPECT_FALSE(holder.initialized());
 }
 

@@ -30,6 +30,16 @@ class PassThroughReader : public DecoratedReader {
   void ReadNextImpl(LoDTensorArray* out) override { underlying()->ReadIfRunning(out); }
 };
 
+// Declares more about its batches than they have tensors.
+class OverdeclaredReader : public DecoratedReader {
+ public:
+  explicit OverdeclaredReader(const std::shared_ptr<ReaderBase>& below)
+      : DecoratedReader(below, {.specs = below->specs(), .checked = {true, true}}) {}
+
+ private:
+  void ReadNextImpl(LoDTensorArray* out) override { underlying()->ReadIfRunning(out); }
+};
+
 std::shared_ptr<ReaderBase> PassThrough(const std::shared_ptr<ReaderBase>& below) {
   return DecoratedReader::Make<PassThroughReader>(below);
 }
@@ -226,6 +236,11 @@ TEST(ReaderChainTest, ADecoratorOfAStoppedReaderIsStopped) {
 }
 
 TEST(ReaderChainTest, ADecoratorNeedsAReader) { EXPECT_THROW(PassThrough(nullptr), InvalidArgument); }
+
+TEST(ReaderChainTest, ADecoratorsContractHasToMakeSense) {
+  const auto source = std::make_shared<PyReader>(MakeQueue(1));
+  EXPECT_THROW(DecoratedReader::Make<OverdeclaredReader>(source), InvalidArgument);
+}
 
 TEST(ReaderChainTest, SurvivesResetsFromManyThreads) {
   const auto queue = MakeQueue(2);
