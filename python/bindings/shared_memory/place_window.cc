@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "framework/errors.h"
+#include "reader/shared_memory/arena/system_error.h"
 
 namespace headrace::python {
 namespace py = pybind11;
@@ -27,7 +28,7 @@ struct Mapping {
 void* Map(size_t bytes, int flags, int fd, size_t offset) {
   void* begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, static_cast<off_t>(offset));
   HR_ENFORCE(begin != MAP_FAILED, ResourceExhausted, "cannot map ", bytes,
-             " bytes for the places of samples (out): ", std::strerror(errno));
+             " bytes for the places of samples (out): ", shared_memory::SystemError(errno));
   return begin;
 }
 
@@ -74,7 +75,8 @@ void PlaceWindows::Close(uint32_t slot) {
   }
   // In the place of the window, which takes no further address space.
   mmap(window.begin, window.bytes, PROT_READ | PROT_WRITE, anonymous | MAP_FIXED | MAP_NORESERVE, -1, 0);
-  Throw<ResourceExhausted>("cannot give a place that was kept (out) memory of its own: ", std::strerror(error));
+  Throw<ResourceExhausted>("cannot give a place that was kept (out) memory of its own: ",
+                           shared_memory::SystemError(error));
 }
 
 }  // namespace headrace::python

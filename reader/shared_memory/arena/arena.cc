@@ -18,6 +18,7 @@
 #include "framework/errors.h"
 #include "framework/thread_annotations.h"
 #include "reader/shared_memory/arena/process_id.h"
+#include "reader/shared_memory/arena/system_error.h"
 
 // Since Linux 6.3 and glibc 2.38.
 #ifndef MFD_NOEXEC_SEAL
@@ -84,7 +85,7 @@ class MappedArenas {
   using File = std::pair<dev_t, ino_t>;
   static File FileOf(int fd) {
     struct stat status{};
-    HR_ENFORCE(fstat(fd, &status) == 0, IoError, "file descriptor ", fd, " cannot be used: ", std::strerror(errno));
+    HR_ENFORCE(fstat(fd, &status) == 0, IoError, "file descriptor ", fd, " cannot be used: ", SystemError(errno));
     return {status.st_dev, status.st_ino};
   }
 
@@ -161,7 +162,7 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->creator_ = ProcessId();
   arena->fd_ = MakeFile();
-  HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", std::strerror(errno));
+  HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", SystemError(errno));
   arena->slots_offset_ = SlotsOffset(options.trace_events);
   arena->trace_events_ = options.trace_events;
   // Address space may be limited (ulimit -v, a sanitizer). As much again must stay free for the rest of the process.
@@ -207,9 +208,9 @@ std::shared_ptr<Arena> Arena::Attach(int fd) {
 std::shared_ptr<Arena> Arena::MapExisting(int fd) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  HR_ENFORCE(arena->fd_ >= 0, IoError, "cannot duplicate file descriptor ", fd, ": ", std::strerror(errno));
+  HR_ENFORCE(arena->fd_ >= 0, IoError, "cannot duplicate file descriptor ", fd, ": ", SystemError(errno));
   struct stat status{};
-  HR_ENFORCE(fstat(arena->fd_, &status) == 0, IoError, "fstat failed: ", std::strerror(errno));
+  HR_ENFORCE(fstat(arena->fd_, &status) == 0, IoError, "fstat failed: ", SystemError(errno));
   const auto bytes = static_cast<size_t>(status.st_size);
   HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kTraceOffset, DataLoss, "file descriptor ", fd, " of ", bytes,
              " bytes is not an arena");
@@ -263,7 +264,7 @@ TraceRing Arena::trace(uint32_t producer) const {
 
 size_t Arena::ResidentBytes() const {
   struct stat status{};
-  HR_ENFORCE(fstat(fd_, &status) == 0, IoError, "fstat failed: ", std::strerror(errno));
+  HR_ENFORCE(fstat(fd_, &status) == 0, IoError, "fstat failed: ", SystemError(errno));
   return static_cast<size_t>(status.st_blocks) * 512;
 }
 

@@ -10,17 +10,17 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "framework/errors.h"
+#include "reader/shared_memory/arena/system_error.h"
 
 namespace headrace::shared_memory {
 
 ProducerWatch::ProducerWatch() : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  HR_ENFORCE(epoll_fd_ >= 0, IoError, "epoll_create1 failed: ", std::strerror(errno));
+  HR_ENFORCE(epoll_fd_ >= 0, IoError, "epoll_create1 failed: ", SystemError(errno));
 }
 
 ProducerWatch::~ProducerWatch() {
@@ -32,14 +32,14 @@ ProducerWatch::~ProducerWatch() {
 
 void ProducerWatch::Add(uint32_t first, uint32_t count, int pidfd) {
   Process process{fcntl(pidfd, F_DUPFD_CLOEXEC, 0), std::vector<uint32_t>(count)};
-  HR_ENFORCE(process.pidfd >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", std::strerror(errno));
+  HR_ENFORCE(process.pidfd >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", SystemError(errno));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = process.pidfd;
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, process.pidfd, &event) != 0) {
     const int error = errno;
     close(process.pidfd);
-    Throw<IoError>("file descriptor ", pidfd, " cannot be watched: ", std::strerror(error));
+    Throw<IoError>("file descriptor ", pidfd, " cannot be watched: ", SystemError(error));
   }
   std::iota(process.producers.begin(), process.producers.end(), first);
   processes_.push_back(std::move(process));

@@ -6,15 +6,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "framework/errors.h"
+#include "reader/shared_memory/arena/system_error.h"
 
 namespace headrace::shared_memory {
 
 ConsumerSleep::ConsumerSleep(std::atomic<uint32_t>& sleeps)
     : sleeps_(sleeps), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  HR_ENFORCE(fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
+  HR_ENFORCE(fd_ >= 0, IoError, "eventfd failed: ", SystemError(errno));
 }
 
 ConsumerSleep::~ConsumerSleep() { close(fd_); }
@@ -23,7 +23,7 @@ ConsumerSleep::Result ConsumerSleep::Sleep(int also, int64_t timeout_ns) {
   pollfd descriptors[] = {{fd_, POLLIN, 0}, {also, POLLIN, 0}};
   const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   if (ppoll(descriptors, 2, &limit, nullptr) < 0) {
-    HR_ENFORCE(errno == EINTR, IoError, "poll failed: ", std::strerror(errno));
+    HR_ENFORCE(errno == EINTR, IoError, "poll failed: ", SystemError(errno));
     return Result::kSignal;
   }
   if (descriptors[0].revents != 0) {

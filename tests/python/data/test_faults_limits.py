@@ -118,6 +118,13 @@ def test_few_file_descriptors(context: str) -> None:
     assert result["leaked"] == 0
 
 
+def test_whatever_lacks_a_file_descriptor_says_so() -> None:
+    outcomes = run("ever_more_descriptors")
+    assert outcomes[0] == outcomes[-1] == ""
+    assert outcomes[1] != ""
+    assert [error for error in outcomes if error and "ulimit -n" not in error] == []
+
+
 @pytest.mark.parametrize("cgroup", ["pids"], indirect=True)
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_process_can_be_started(context: str, cgroup: Path) -> None:

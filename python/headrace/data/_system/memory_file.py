@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 
+from headrace.data._system.limits import limit_named
+
 # Python before 3.13 does not have it.
 _MFD_NOEXEC_SEAL = 0x8
 
@@ -18,12 +20,13 @@ def memory_file(name: str) -> int:
     Args:
         name: what /proc calls it.
     """
-    try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
-            raise
-        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with limit_named(f"cannot make the memory file {name}"):
+        try:
+            return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
+                raise
+            return os.memfd_create(name, os.MFD_CLOEXEC)
 
 
 class MemoryFile:
