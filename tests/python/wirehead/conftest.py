@@ -20,6 +20,7 @@ from commands import FUNCTIONS
 from ferretdb_server import BINARY, SKIPPED, URI_VARIABLE, Server
 
 from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.lease import Lease
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +75,25 @@ def cache(config: dict[str, Any]) -> Iterator[Cache]:
     cache = Cache(config)
     yield cache
     cache.close()
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    """The time of ``cache_by_clock``, which tests move."""
+    return [1000.0]
+
+
+@pytest.fixture
+def cache_by_clock(config: dict[str, Any], clock: list[float]) -> Iterator[Cache]:
+    cache = Cache(config, clock=lambda: clock[0])
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def no_lease_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody renews leases but the test."""
+    monkeypatch.setattr(Lease, "_renew", lambda lease: None)
 
 
 @pytest.fixture

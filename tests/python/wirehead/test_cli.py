@@ -94,7 +94,10 @@ def test_a_generator_may_exit_with_any_status(leave: str, status: int, folder: P
     result = run(folder, "generate", "leaves:samples")
     assert result.returncode == 1
     said = f"generator 0 exited with status {status}"
-    assert result.stdout.splitlines() == [f"{said}; it is restarted"] * 2 + [f"{said} and is given up"]
+    *restarts, end = result.stdout.splitlines()
+    assert len(restarts) >= 2  # more on a machine so busy that they take longer than a quick death may
+    assert set(restarts) == {f"{said}; it is restarted"}
+    assert end == f"{said} and is given up"
 
 
 @pytest.mark.parametrize("location", ["local"], indirect=True)

@@ -30,6 +30,11 @@ def test_parts_are_few_and_small(swap_cap: int, length: int) -> None:
     assert samples * length <= 2**20 or samples == -(-swap_cap // _MOST_PARTS)
 
 
+def test_one_insert_of_several_under_a_key_succeeds_though_their_documents_are_equal(location: dict[str, Any]) -> None:
+    with contextlib.closing(Cache({**location, "SWAP_CAP": 5, "TIMEOUT": 30})) as cache:
+        assert [cache.store.insert("graves", "a", {"k": 1}) for _ in range(3)] == [True, False, False]
+
+
 def test_the_part_is_in_the_name() -> None:
     assert part_of_chunk(chunk_name(63, "generator-12", 4, 1)) == "63"
     assert part_of_chunk(chunk_name(0, "generator-12", 4, 1)) == "00"

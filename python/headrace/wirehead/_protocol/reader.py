@@ -135,8 +135,9 @@ class Reader:
 
     def _forget(self) -> None:
         pinned = self._lease.generations
-        self._descriptions = {g: known for g, known in self._descriptions.items() if g in pinned}
-        self._versions = {g: known for g, known in self._versions.items() if g in pinned}
+        # Of copies: other threads add to them meanwhile.
+        self._descriptions = {g: known for g, known in list(self._descriptions.items()) if g in pinned}
+        self._versions = {g: known for g, known in list(self._versions.items()) if g in pinned}
 
     def _description(self, generation: int, id: int) -> Document:
         known = self._descriptions.get(generation, {}).get(id)

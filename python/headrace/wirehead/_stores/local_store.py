@@ -52,8 +52,6 @@ def _reported(method: Method) -> Method:
             try:
                 return method(self, *args, **keywords)
             except FileNotFoundError as error:  # tables come and go
-                if self._is_gone():
-                    raise CacheGoneError(self.config.cache) from None
                 if attempt == 3:
                     raise self._error(error) from error
                 time.sleep(0.01 * 4**attempt)  # if another process cleans it, it disappears soon
@@ -82,8 +80,7 @@ class LocalStore:
 
     Args:
         config: where the folder is.
-        create: create it if it does not exist: now, and whenever something is stored. Otherwise, a missing
-            cache counts as empty.
+        create: create it if it does not exist. Otherwise, a missing cache counts as empty.
 
     Raises:
         StoreError: the folder is another user's, others can write to it, it is on a network file system, it holds
@@ -95,7 +92,6 @@ class LocalStore:
     def __init__(self, config: Config, create: bool = True) -> None:
         self.config = config
         self._root = config.local_directory
-        self._create = create
         self.ends = math.inf
         self._incarnation: str | None = None
         self._folder: tuple[int, ...] | None = None  # which one it was when the incarnation was found
@@ -367,14 +363,10 @@ class LocalStore:
     def _make_table(self, folder: Path) -> None:
         if self._is_gone():
             raise CacheGoneError(self.config.cache)
-        if self._incarnation is None and self._create:  # it is being made, and others may clean it meanwhile
+        if self._incarnation is None:  # it is being made, and others may clean it meanwhile
             self._make_root()
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            raise CacheGoneError(self.config.cache) from None
 
     @contextlib.contextmanager
     def _new_file(self, folder: Path, data: bytes | memoryview) -> Iterator[Path]:
