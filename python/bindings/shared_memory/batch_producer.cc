@@ -21,6 +21,7 @@
 #include "python/bindings/shared_memory/global_generators.h"
 #include "python/bindings/shared_memory/sample_writer.h"
 #include "python/bindings/shared_memory/served_arena.h"
+#include "reader/shared_memory/arena/process_id.h"
 
 namespace headrace::python {
 namespace py = pybind11;
@@ -322,12 +323,19 @@ class BatchProducer {
            !HasPickledIndices(claim);
   }
 
-  static py::object Call(const py::object& function, const py::object& argument) {
+  py::object Call(const py::object& function, const py::object& argument) const {
     auto result = py::reinterpret_steal<py::object>(PyObject_CallOneArg(function.ptr(), argument.ptr()));
     if (!result) {
       throw py::error_already_set();
     }
+    RefuseChild();
     return result;
+  }
+
+  // After a call of the user's code: a child that it has forked returns from it, too, and would write to the slot.
+  void RefuseChild() const {
+    HR_ENFORCE(shared_memory::ProcessId() == process_, FailedPrecondition,
+               "a forked child is no worker: it has to end with os._exit");
   }
 
   // Makes a whole batch of getitem's samples, and ends the claim. Samples and batch die as soon as nothing needs them.
@@ -404,6 +412,7 @@ class BatchProducer {
       if (fits) {
         SeedRow(row);
         const py::object sample = getitem(indices.At(row), place);
+        RefuseChild();
         timer.Made();
         if (!place.is_none() && (sample.is_none() || sample.is(place))) {
           writer_.RequireFilled();
@@ -465,6 +474,7 @@ class BatchProducer {
     producer_.Complete(claim);
   }
 
+  const pid_t process_ = shared_memory::ProcessId();
   const std::shared_ptr<Arena> arena_;
   shared_memory::BatchProducer producer_;
   SampleWriter writer_;

@@ -232,6 +232,8 @@ class LoaderBacking:
 
     def _arguments_of(self, of: Any) -> dict[str, Any]:
         options, workers, collate_fn = self.options, of.num_workers, of.collate_fn
+        if isinstance(workers, bool):  # which counts as a number for PyTorch
+            workers = int(workers)
         if collate_fn is torch_data.default_collate and workers == 0:
             collate_fn = _COLLATE_HERE
         elif collate_fn is torch_data.default_collate and (of.batch_size, of.batch_sampler) != (None, None):

@@ -35,7 +35,7 @@ from fault_processes import ignores_interrupts, session_members, workers_of
 
 from headrace import errors
 from headrace.data import DataLoader, FrozenList, IterableDataset, get_worker_info
-from headrace.data._workers import process_pool
+from headrace.data._workers import process_pool, stalls
 
 if TYPE_CHECKING:
     from headrace.fluid import core
@@ -366,6 +366,8 @@ def hang_here(how: str) -> None:
             threading.Event().wait(1000)
         elif how == "in C":
             ctypes.CDLL(None).sleep(1000)
+        elif how == "without a main thread":
+            ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)
         else:
             ctypes.PyDLL(None).sleep(1000)
 
@@ -410,6 +412,19 @@ def hang(how: str, context: str, workers: int) -> None:
             "later": later == whole,
         }
     )
+
+
+def lifeless(timeout: float) -> None:
+    """A worker ends its main thread, once; the loader looks for that often."""
+    stalls._LOOK_EVERY = 0.2
+    memory = os.path.join(os.environ["TMPDIR"], "ended")
+    loader = DataLoader(Hanging(40, "without a main thread", memory), batch_size=4, num_workers=2, timeout=timeout)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = [batch.tolist() for batch in loader]
+    os.remove(memory)  # must not be reported as left
+    whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    report({"exact": got == whole, "warned": [str(each.message) for each in caught]})
 
 
 def hang_always() -> None:
@@ -772,6 +787,29 @@ def few_descriptors(context: str, limit: int) -> None:
     report({"works": works, "error": error, "leaked": len(os.listdir("/proc/self/fd")) - before})
 
 
+def ever_more_descriptors() -> None:
+    """Iterates with each number of free descriptors, from none on; reports what was raised."""
+    be_quiet()
+
+    def outcome() -> str:
+        try:
+            batches = list(DataLoader(Work(8), batch_size=4, num_workers=2, multiprocessing_context="fork"))
+        except OSError as raised:
+            return str(raised)
+        return "" if len(batches) == 2 else f"{len(batches)} batches"
+
+    outcomes = [outcome()]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = os.open("/", os.O_PATH)  # the first that is free
+    os.close(taken)
+    for more in range(32):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + more, limits[1]))
+        outcomes.append(outcome())
+        gc.collect()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    report(outcomes)
+
+
 def many_workers(context: str) -> None:
     be_quiet()
     error = ""
@@ -1118,6 +1156,21 @@ def preloads(way: str) -> None:
         with open(f"/proc/{process.pid}/smaps_rollup") as file:
             private.append(sum(int(line.split()[1]) for line in file if line.startswith("Private_")) / 1024)
     report({"private": private, "modules": multiprocessing.forkserver._forkserver._preload_modules})
+
+
+def _report_mask(to: Any) -> None:
+    to.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def other_process() -> None:
+    """Starts workers by a forkserver, then a process of the program's own. Reports whether that is deaf to Ctrl-C."""
+    loader = DataLoader(Work(8), batch_size=4, num_workers=1, multiprocessing_context="forkserver")
+    assert len(list(loader)) == 2
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("forkserver").Process(target=_report_mask, args=(theirs,))
+    process.start()
+    report({"deaf": ours.recv()})
+    process.join()
 
 
 class KeepsBatches:

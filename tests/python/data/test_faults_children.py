@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +99,70 @@ def test_a_child_that_a_worker_forks_is_not_a_worker(dataset: Any, arguments: di
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == [list(range(begin, begin + 5)) for begin in range(0, 20, 5)]
     assert loader.stats()["worker_deaths"] == 0
+
+
+def fork_returning(folder: str) -> None:
+    """Forks a child that returns, too, and goes on after it has ended."""
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its traceback
+    elif os.waitpid(pid, 0)[1] == 0:
+        Path(folder, "ended as if all was well").touch()
+
+
+class Returning(Ints):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(20)
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> int:
+        if index == 6:
+            fork_returning(str(self.folder))
+        return index
+
+
+class ReturningInBulk(Returning):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class ReturningStream(IterableDataset[int]):
+    def __init__(self, folder: Path) -> None:
+        self.samples = Returning(folder)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.samples.__getitem__, range(20))
+
+
+def collate_returning(folder: Path, samples: list[int]) -> Any:
+    if 6 in samples:
+        fork_returning(str(folder))
+    return np.array(samples)
+
+
+RETURNING: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "sample": lambda folder: {"dataset": Returning(folder)},
+    "sample of a collation": lambda folder: {"dataset": Returning(folder), "collate_fn": np.array},
+    "bulk": lambda folder: {"dataset": ReturningInBulk(folder)},
+    "collate_fn": lambda folder: {"dataset": Ints(20), "collate_fn": functools.partial(collate_returning, folder)},
+    "stream": lambda folder: {"dataset": ReturningStream(folder)},
+    "worker_init_fn": lambda folder: {
+        "dataset": Ints(20),
+        "worker_init_fn": lambda number: fork_returning(str(folder)),
+    },
+}
+
+
+@pytest.mark.parametrize("where", RETURNING)
+def test_a_child_that_a_worker_forks_and_that_returns_ends(where: str, tmp_path: Path) -> None:
+    """The worker waits for its end, so one that goes on as a worker would hang it."""
+    loader = DataLoader(
+        **RETURNING[where](tmp_path), batch_size=5, num_workers=2, multiprocessing_context="fork", timeout=20
+    )
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [list(range(begin, begin + 5)) for begin in range(0, 20, 5)]
+    assert loader.stats()["worker_deaths"] == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_are_the_first_to_go_when_memory_runs_out() -> None:

@@ -30,6 +30,15 @@ def test_a_hung_worker_is_reported_with_its_stack_and_replaced(how: str, context
     assert result["later"]
 
 
+@pytest.mark.parametrize("timeout", [0, 100])
+def test_a_worker_that_ends_its_main_thread_is_replaced(timeout: float) -> None:
+    result = run("lifeless", timeout)
+    assert result["exact"]
+    assert len(result["warned"]) == 1
+    assert "ended its main thread (pthread_exit), and was killed while it made the sample" in result["warned"][0]
+    assert "index 21" in result["warned"][0]
+
+
 def test_a_sample_that_always_hangs_is_given_up() -> None:
     result = run("hang_always")
     assert result["timeouts"] == 2  # one for each try

@@ -192,6 +192,7 @@ CHANGING: dict[str, Callable[[int], Any]] = {
     "records of objects": lambda i: np.zeros(1, [("a", "i4" if i >= 2 else "O")])[0],
     "attributes of a dict": lambda i: tagged(NamedDict(a=i), i),
     "attributes of a list": lambda i: tagged(NamedList([i]), i),
+    "attributes of an OrderedDict": lambda i: tagged(collections.OrderedDict(a=i), i),
     "fields of a dataclass": partly_filled,
 }
 

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import pickle
 import resource
+import select
 import signal
 import socket
 import time
@@ -241,6 +243,18 @@ def test_what_is_forked_ends_if_its_number_is_lost(life: int, tmp_path: Path, mo
     template.close()
 
 
+def test_one_whose_main_process_is_gone_says_nothing(life: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """The kernel resets the connection of one whose answer nobody has read."""
+    template = template_of([], life)
+    request = pickle.dumps(("worker", {}))
+    template._socket.sendall(_template._LENGTH.pack(len(request)) + request)  # without the descriptor, which is missed
+    select.select([template._socket], [], [])
+    template._socket.close()
+    assert finished(template._process) == 0
+    close(template._process)
+    assert capfd.readouterr().err == ""
+
+
 def runs(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
@@ -263,6 +277,22 @@ def test_an_interrupt_leaves_no_process_of_which_nobody_knows(
     with pytest.raises(KeyboardInterrupt):
         template.process("worker", path=str(tmp_path / "said"), status=0).start()
     assert set(children()) <= set(before)
+
+
+def test_an_interrupt_at_the_start_leaves_no_process(
+    life: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    before, descriptors = children(), open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "recv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            template_of([], life)
+    assert children() == before
+    assert capfd.readouterr().err == ""
+    assert open_descriptors() <= descriptors
 
 
 def test_it_ends_with_the_process_that_it_belongs_to() -> None:

@@ -212,6 +212,19 @@ PASS_ON: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_become_tensors_whatever_their_strides(workers: int) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+    records = np.zeros(3, [("odd", "u1"), ("value", "<i4")])
+    records["value"] = [1, 2, 3]
+    samples = [np.arange(6).reshape(2, 3)[::-1, ::-1], records["value"], np.arange(3)[::-2]]
+    loader = DataLoader(Samples(samples), batch_size=None, to="torch", num_workers=workers)
+    for got, sample in zip(loader, samples, strict=True):
+        assert torch.equal(got, torch.tensor(sample.tolist(), dtype=got.dtype))
+        got += 1
+    assert records["value"].tolist() == [1, 2, 3]
+
+
 def scribble(batch: Any) -> None:
     """Writes to all arrays and tensors in a batch."""
     if isinstance(batch, (list, tuple)):

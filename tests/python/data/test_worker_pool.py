@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
 import pickle
 import random
@@ -21,7 +23,7 @@ from loader_datasets import Deadly, Everything, Ints, Random, Samples, Slow, Unl
 
 from headrace import errors
 from headrace.data import DataLoader, WorkerTraceback
-from headrace.data._workers import process_pool
+from headrace.data._workers import fork_template, process_pool, worker_starter
 from headrace.data._workers.processes import describe_exit
 
 
@@ -234,6 +236,74 @@ def test_one_that_is_killed_before_it_has_read_its_task_is_started_again(monkeyp
     assert len(launched) == 3
 
 
+def test_an_interrupt_as_workers_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    finalize = multiprocessing.util.Finalize
+    made: list[Any] = []
+
+    def interrupted_at_the_second(*arguments: Any) -> Any:
+        made.append(finalize(*arguments))
+        if len(made) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return made[-1]
+
+    before = children()
+    loader = DataLoader(Ints(8), batch_size=4, num_workers=3, multiprocessing_context="fork")
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.util, "Finalize", interrupted_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert len(made) == 2
+    assert children() == before
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_an_interrupt_of_the_whole_terminal_does_not_end_what_starts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Worker and template get it as their first instruction, as it were."""
+
+    def interrupted(function: Any) -> Any:
+        def begin(*arguments: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            function(*arguments)
+
+        return begin
+
+    monkeypatch.setattr(worker_starter, "run_worker", interrupted(worker_starter.run_worker))
+    monkeypatch.setattr(fork_template, "_serve", interrupted(fork_template._serve))
+    loader = DataLoader(Ints(8), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert loader.stats()["worker_deaths"] == 0
+    loader.shutdown()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_spawned_worker_that_is_killed_before_it_has_read_its_task_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However large the task, and if only multiprocessing can send it: the descriptor is an example."""
+    spawn = multiprocessing.util.spawnv_passfds
+    spawned: list[int] = []
+
+    def killed_at_first(*arguments: Any) -> int:
+        spawned.append(spawn(*arguments))
+        if len(spawned) == 1:
+            os.kill(spawned[0], signal.SIGKILL)
+            os.waitid(os.P_PID, spawned[0], os.WEXITED | os.WNOWAIT)
+        return spawned[-1]
+
+    multiprocessing.resource_tracker.ensure_running()  # which is spawned in the same way
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs, monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.util, "spawnv_passfds", killed_at_first)
+        dataset = Samples([0, "x" * 200_000, theirs])
+        loader = DataLoader(dataset, sampler=[0], num_workers=1, multiprocessing_context="spawn")
+        with pytest.warns(RuntimeWarning, match="SIGKILL"):
+            assert [batch.tolist() for batch in loader] == [[0]]
+    assert len(spawned) == 2
+    assert not os.path.exists(f"/proc/{spawned[0]}")
+
+
 def test_warnings_that_are_errors_do_not_leave_the_loader_without_workers(tmp_path: Path) -> None:
     loader = DataLoader(Deadly(6, 1, memory=str(tmp_path)), num_workers=1)
     iterator, got, warned = iter(loader), [], 0
@@ -365,6 +435,10 @@ def test_workers_of_a_forkserver_share_what_they_import(way: str) -> None:
     assert result["modules"] == {"own": ["json"], "running": ["__main__"]}.get(way, ours)
     if way == "torch":  # which alone is some 290 MiB; the main module of the program, each worker imports itself
         assert max(result["private"]) < 40
+
+
+def test_other_processes_of_the_forkserver_get_interrupts() -> None:
+    assert not run("other_process")["deaf"]
 
 
 def test_two_loaders_at_once() -> None:

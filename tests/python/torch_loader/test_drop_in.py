@@ -610,6 +610,12 @@ def test_a_seed_and_a_generator_exclude_one_another() -> None:
             DataLoader(Made(tensors), generator=torch.Generator(), seed=5, **arguments)
 
 
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_flag_is_a_number_of_workers_as_with_pytorch(workers: bool) -> None:
+    mine, theirs = (list(kind(range(6), batch_size=4, num_workers=workers)) for kind in (DataLoader, TorchLoader))
+    assert_same(mine, theirs)
+
+
 def test_a_timeout_without_workers_is_an_error_as_with_pytorch() -> None:
     for cls in CLASSES:
         loader = cls(Made(tensors), timeout=3)

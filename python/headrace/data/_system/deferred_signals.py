@@ -37,6 +37,24 @@ def deferred_signals() -> Iterator[None]:
             _deliver(arrived)
 
 
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Around the start of a process: Ctrl-C, which the whole terminal gets, waits there until the process has called
+    :func:`ignore_interrupts`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """In a process that is not the one to react to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
 def _deliver(arrived: list[int]) -> None:
     while arrived:
         try:

@@ -99,7 +99,7 @@ class WorkerDeaths:
         report = f"worker {worker_id} (pid {worker.process.pid}) {worker.describe_exit()}"
         at_work = [death for death in held if death.at_row]
         code = worker.process.exitcode
-        cause = "hung" if worker.hung else code
+        cause = worker.fault or code
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
         stats = self._scheduler.stats()
         samples = stats["samples"]
@@ -182,7 +182,7 @@ class WorkerDeaths:
             return "its batch is made without it"
         self._given_up[(death.epoch, death.batch)] = _LastWorker(
             worker.describe_exit(),
-            "" if worker.hung else in_pytorchs_words(worker.process),
+            "" if worker.fault else in_pytorchs_words(worker.process),
             worker.was_killed,
         )
         while len(self._given_up) > 2048:

@@ -34,6 +34,7 @@ from multiprocessing import util
 from typing import Any
 
 from headrace import _core, errors
+from headrace.data._system.deferred_signals import ignore_interrupts, interrupts_blocked
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 from headrace.data._workers.processes import close
 
@@ -74,12 +75,13 @@ class Template:
                 target=_serve, args=(theirs, self._socket, run, life), name="headrace-template", daemon=True
             )
             try:
-                self._process.start()
+                with interrupts_blocked():
+                    self._process.start()
                 theirs.close()
                 if self._socket.recv(1) or attempts_left == 0:
                     break
             except BaseException:
-                self._socket.close()
+                self.close()
                 raise
             finally:
                 theirs.close()
@@ -126,12 +128,13 @@ class Template:
     def close(self) -> None:
         """Ends the template. Idempotent."""
         with contextlib.suppress(ValueError):  # closed already
-            self._process.kill()
-            # `join` would wait for its sentinel, which workers that were forked from it keep open. An error: it has
-            # ended already, or no descriptor is left.
-            with contextlib.suppress(OSError), _pidfd(self._process.pid) as ended:
-                multiprocessing.connection.wait([ended], 5)
-            close(self._process)
+            if self._process.pid is not None:  # it has started
+                self._process.kill()
+                # `join` would wait for its sentinel, which workers that were forked from it keep open. An error: it has
+                # ended already, or no descriptor is left.
+                with contextlib.suppress(OSError), _pidfd(self._process.pid) as ended:
+                    multiprocessing.connection.wait([ended], 5)
+                close(self._process)
         self._socket.close()  # after the kill: one that is about to say that it is there must not print an error
 
 
@@ -239,7 +242,7 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
     """The template. Returns when it is no longer wanted, and in each worker when that has run."""
     ours.close()
     offer_to_out_of_memory_killer()  # the workers, too: each is as good a victim from its first moment on
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     on_child = signal.getsignal(signal.SIGCHLD)
     if on_child is not None:  # or it is not Python's
@@ -251,15 +254,29 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
     name_before = ctypes.create_string_buffer(16)
     _prctl(_PR_GET_NAME, name_before)
     _prctl(_PR_SET_NAME, _NAME)
-    requests.sendall(b"r")  # it is there
+    try:
+        requests.sendall(b"r")  # it is there
+        name, arguments = _forked_for(requests)
+    except (EOFError, ConnectionError):  # nobody needs it, or what it has forked, any more
+        return
+    if on_child is not None:
+        signal.signal(signal.SIGCHLD, on_child)
+    _prctl(_PR_SET_NAME, name_before)
+    multiprocessing.current_process().name = name
+    run(**arguments)
+
+
+def _forked_for(requests: socket.socket) -> tuple[str, dict[str, Any]]:
+    """Forks a process for each request, and returns that in the process.
+
+    Raises:
+        EOFError, ConnectionError: there are no more requests or, in the process, the one who asked for it is gone.
+    """
     while True:
-        try:
-            length, gates, _, _ = socket.recv_fds(requests, _LENGTH.size, 1)
-            if not length:
-                return
-            name, arguments = pickle.loads(_receive(requests, *_LENGTH.unpack(length)))
-        except EOFError:
-            return
+        length, gates, _, _ = socket.recv_fds(requests, _LENGTH.size, 1)
+        if not length:
+            raise EOFError
+        request: tuple[str, dict[str, Any]] = pickle.loads(_receive(requests, *_LENGTH.unpack(length)))
         if not gates:
             requests.sendall(_PID.pack(-errno.EMFILE))
             continue
@@ -270,15 +287,8 @@ def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None
                 pid = _fork_orphan()
             if pid == 0:
                 requests.close()
-                if not gate.recv(1):
-                    return
-        if pid == 0:
-            if on_child is not None:
-                signal.signal(signal.SIGCHLD, on_child)
-            _prctl(_PR_SET_NAME, name_before)
-            multiprocessing.current_process().name = name
-            run(**arguments)
-            return
+                _receive(gate, 1)
+                return request
         requests.sendall(_PID.pack(pid))
 
 

@@ -269,6 +269,12 @@ class WorkerGroup:
                 self.pool.end_hung(held_before)
         return text
 
+    def end_lifeless(self) -> None:
+        """Kills the worker processes that live but will never do anything again."""
+        with self._lock:
+            if isinstance(self.pool, ProcessPool):
+                self.pool.end_lifeless()
+
     def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
         """The exception for a batch with a sample that was given up because it kills workers."""
         assert isinstance(self.pool, ProcessPool)  # which gave the sample up

@@ -19,6 +19,7 @@ import numpy as np
 from headrace import _core
 from headrace._waiting import begin_thread
 from headrace.data._randomness.sample_seeds import successor_seed
+from headrace.data._system.deferred_signals import ignore_interrupts
 from headrace.data._system.memory_kills import offer_to_out_of_memory_killer
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.dataset_updates import UpdateReader
@@ -110,7 +111,7 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
     _core.exit_with(setup.life.fd, setup.sockets)
     # Ctrl-C reaches every process of the terminal; the main process decides how to react.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     # A handler that the main process installed would run its clean-up here, and only once the sample is made.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _let_forkserver_end()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace import _core, errors
+from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import interpreter_exits
 from headrace.data._system.life_line import LifeLine
 from headrace.data._workers.dataset_updates import UpdateLog
@@ -49,6 +50,9 @@ GRACE_OF_WAIT = 1.0
 LOOK_EVERY = 0.1
 # Seconds after which a worker that was not seen at work has nothing to do.
 _LONGEST_START = 10.0
+# Why this process kills a worker, in words that follow "worker 3".
+_HUNG = "hung, and was killed after the timeout"
+_LIFELESS = "ended its main thread (pthread_exit), and was killed"
 # An error shows the stacks of at most this many workers.
 MOST_STACKS = 4
 
@@ -108,8 +112,10 @@ class ProcessPool:
             os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
             for worker_id in range(num_workers):
-                self._workers.append(self._starter.start(worker_id, source))
-            self._starter.keep_template(source)
+                with deferred_signals():  # or a process would run of which nobody knows
+                    self._workers.append(self._starter.start(worker_id, source))
+            with deferred_signals():
+                self._starter.keep_template(source)
             for worker_id in range(num_workers):
                 self._watch(worker_id)
         except BaseException:
@@ -196,8 +202,13 @@ class ProcessPool:
         for claim in self._scheduler.claims():
             worker_id = claim.producer // self._threads
             if claim.at_row and _identity(claim) in known and worker_id < len(self._workers):
-                self._workers[worker_id].hung = True
-                self._workers[worker_id].process.kill()
+                self._workers[worker_id].kill(_HUNG)
+
+    def end_lifeless(self) -> None:
+        """Kills the workers that live without their main thread: these never finish a sample, nor exit."""
+        for worker in self._workers:
+            if worker.has_lost_main_thread():
+                worker.kill(_LIFELESS)
 
     def load(self) -> dict[str, Any]:
         """The activity of the workers: ``processor_s``, the seconds so far that they used processors or waited for one;

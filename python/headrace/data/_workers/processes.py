@@ -17,6 +17,8 @@ from typing import Any
 
 from headrace import errors
 from headrace._weak_collections import WeakBag
+from headrace.data._system import kernel_files
+from headrace.data._system.limits import limit_named
 
 # Worker processes of this process.
 worker_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
@@ -29,23 +31,40 @@ class WorkerProcess:
 
     Attributes:
         started: when, by the monotonic clock.
-        hung: whether it was ended because it had been at a sample for too long.
+        killed_for: why this process has killed it, in words that follow "worker 3"; empty if it has not.
         seen: whether it was seen at work.
     """
 
     process: multiprocessing.process.BaseProcess
     started: float
-    hung: bool = False
+    killed_for: str = ""
     seen: bool = False
+
+    def kill(self, fault: str) -> None:
+        """Kills it for that ``fault``."""
+        self.killed_for = fault
+        self.process.kill()
+
+    @property
+    def fault(self) -> str:
+        """What it was killed for; empty if it was not, or had ended before."""
+        return self.killed_for if self.process.exitcode in (None, -signal.SIGKILL) else ""
 
     def describe_exit(self) -> str:
         """What happened, in words that follow "worker 3"."""
-        return "hung, and was killed after the timeout" if self.hung else describe_exit(self.process.exitcode)
+        return self.fault or describe_exit(self.process.exitcode)
 
     @property
     def was_killed(self) -> bool:
         """Whether it was killed from outside: by the kernel, for example, because memory ran out."""
-        return not self.hung and self.process.exitcode == -signal.SIGKILL
+        return not self.fault and self.process.exitcode == -signal.SIGKILL
+
+    def has_lost_main_thread(self) -> bool:
+        """Whether it lives without its main thread, which makes samples: C code has called ``pthread_exit``. Then the
+        kernel calls it a zombie although it has not ended.
+        """
+        state = kernel_files.read(f"/proc/{self.process.pid}/stat").rpartition(")")[2].split()[:1]
+        return state == ["Z"] and not has_ended(self.process)
 
 
 def describe_exit(code: int | None) -> str:
@@ -80,7 +99,8 @@ def processor_seconds(pid: int | None) -> float:
 
 def open_pidfd(pid: int) -> int:
     try:
-        return os.pidfd_open(pid)
+        with limit_named("cannot watch a worker"):
+            return os.pidfd_open(pid)
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise

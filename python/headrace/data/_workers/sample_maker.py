@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from headrace import _core
+from headrace import _core, errors
 from headrace.data._datasets.fetcher import Fetcher
 from headrace.data._randomness.global_generators import global_generators
 from headrace.data._randomness.sample_seeds import (
@@ -56,6 +56,11 @@ from headrace.data._workers.task import WorkerTask
 
 # Seconds between two looks whether a batch on trial has been made.
 _LOOK_EVERY = 0.01
+
+
+def _no_worker() -> errors.FailedPrecondition:
+    """Of a child that the user's code has forked and that returns from it; C++ says so after each sample."""
+    return errors.FailedPrecondition("a forked child is no worker: it has to end with os._exit")
 
 
 class SampleMaker:
@@ -158,6 +163,8 @@ class SampleMaker:
             return
         try:
             self.task.worker_init_fn(worker_id)
+            if os.getpid() != self._process:
+                raise _no_worker()
         except BaseException as error:  # SystemExit, too: the consumer must hear of it
             self._raise_in_child(error)
             self._init_error = error
@@ -365,6 +372,8 @@ class SampleMaker:
             self._pause(claim)
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()
+        if os.getpid() != self._process:
+            raise _no_worker()
         spent_ns = time.perf_counter_ns() - begin
         report = reader.report()
         if self._in_place or not samples:
@@ -398,6 +407,8 @@ class SampleMaker:
             indices = producer.indices(claim, pickle.loads)
             seeds = self.task.seed_records
             made = self._seeded(position_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
+            if os.getpid() != self._process:
+                raise _no_worker()
             if claim.kind == "whole" and self._own_collate and not isinstance(made, (list, tuple)):
                 return made  # a batch already, in a form that is between the dataset and its collate_fn
             if not hasattr(made, "__len__"):
@@ -425,6 +436,8 @@ class SampleMaker:
                     batch = self._seeded(position_key(producer.batch, COLLATION_ROW), collate, argument)
                 else:
                     batch = collate(argument)
+                if os.getpid() != self._process:
+                    raise _no_worker()
         except RecursionError:
             circles = map(circle_in, samples) if _is_default(collate) else ()
             for name, where in zip(names(), circles):

@@ -10,6 +10,8 @@ from headrace.data._workers.group import WorkerGroup
 
 # Seconds between two warnings.
 _SILENCE = 60.0
+# Seconds between two looks for workers that will do nothing more.
+_LOOK_EVERY = 5.0
 
 
 class StallWatch(abc.ABC):
@@ -46,6 +48,7 @@ class TimeLimit(StallWatch):
         Raises:
             errors.Timeout: all of it.
         """
+        self._workers.end_lifeless()
         taken = self._scheduler.stats()["batches"]
         if self._half_way is None or self._half_way[0] != taken:
             self._half_way = (taken, self._scheduler.claims())
@@ -59,16 +62,19 @@ class SilenceWatch(StallWatch):
     """Warns repeatedly while no batch arrives, and describes the state of the workers."""
 
     def __init__(self, scheduler: _core.BatchScheduler, workers: WorkerGroup) -> None:
-        self.seconds = _SILENCE
+        self.seconds = min(_LOOK_EVERY, _SILENCE)
         self._scheduler, self._workers = scheduler, workers
         # How many batches had been taken at the last call, and how many calls found that number.
         self._silence = (-1, 0)
 
     def note(self) -> None:
+        self._workers.end_lifeless()
         taken = self._scheduler.stats()["batches"]
         before, times = self._silence
         times = times + 1 if before == taken else 1
         self._silence = (taken, times)
+        if times % round(_SILENCE / self.seconds) != 0:
+            return
         warn(
             f"no batch has arrived for {times * self.seconds:g} seconds. Pass timeout= to turn this into an error. "
             f"{self._workers.explain()}"

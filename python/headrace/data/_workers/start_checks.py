@@ -14,6 +14,7 @@ import resource
 from collections.abc import Iterator
 
 from headrace import errors
+from headrace.data._system.limits import limit_named
 
 # Descriptors that the parent has open for each worker; for the template, and while it starts one.
 _DESCRIPTORS = 3
@@ -66,32 +67,17 @@ def worker_name(worker_id: int) -> str:
     return f"{_WORKER_NAME}{worker_id}"
 
 
-# Why no process could be started.
-_LIMITS = {
-    errno.EAGAIN: "A limit on processes or threads is reached (ulimit -u, or the pids limit of a container)",
-    errno.ENOMEM: "Memory is short",
-    errno.EMFILE: "The limit on file descriptors is reached (ulimit -n)",
-    errno.ENFILE: "The system has no file descriptors left",
-}
-
-
 @contextlib.contextmanager
-def limits_named(worker_id: int) -> Iterator[None]:
+def start_explained(worker_id: int) -> Iterator[None]:
     """Around the start of a worker: an error that a limit causes names it."""
     try:
-        yield
+        with limit_named(f"cannot start worker {worker_id}", 'fewer workers, or workers="thread",'):
+            yield
     except (EOFError, ConnectionError) as error:
         raise errors.FailedPrecondition(
             "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
             f"exception or started another iteration over a loader. {MAIN_GUARD}"
-        ) from error
-    except OSError as error:
-        if error.errno not in _LIMITS:
-            raise
-        raise errors.IoError(
-            f"cannot start worker {worker_id}: {error.strerror}. {_LIMITS[error.errno]}; fewer workers, or "
-            'workers="thread", need less'
         ) from error
 
 

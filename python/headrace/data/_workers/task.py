@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
+import pickle
+import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
+from headrace.data._system.memory_file import MemoryFile
 from headrace.data._workers.stream_reader import StreamTask
 
 
@@ -83,3 +87,23 @@ class WorkerSetup:
     sockets: str
     delay: float
     predecessors: int
+
+    def __reduce__(self) -> tuple[Callable[..., WorkerSetup], tuple[Any, ...]]:
+        """A worker reads it from a file. The pipe that :mod:`multiprocessing` writes to holds little: if a worker of
+        "spawn" were killed before it has read all, the main process would wait for it without end.
+        """
+        values = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+        file = MemoryFile("headrace-setup")
+        weakref.finalize(self, file.close)  # the worker has its own descriptor of it, once it has started
+        with open(file.fd, "wb", closefd=False) as sink:
+            sink.write(reduction.ForkingPickler.dumps(values))
+        return _receive_setup, (SharedDescriptor(file.fd),)
+
+
+def _receive_setup(file: SharedDescriptor) -> WorkerSetup:
+    with (
+        open(file.fd, "rb") as source,
+        mmap.mmap(source.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as content,
+        memoryview(content) as view,
+    ):
+        return WorkerSetup(*pickle.loads(view))

@@ -7,18 +7,20 @@ import contextlib
 import dataclasses
 import functools
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from headrace import errors
+from headrace.data._system.deferred_signals import interrupts_blocked
 from headrace.data._system.interpreter_exit import process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._workers.dataset_updates import UpdateLog, started_at
 from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import WorkerProcess, forkserver_sockets, worker_processes
 from headrace.data._workers.stacks import Stacks
-from headrace.data._workers.start_checks import limits_named, worker_name
+from headrace.data._workers.start_checks import start_explained, worker_name
 from headrace.data._workers.start_reports import StartLog, StartReporter, run_worker
 from headrace.data._workers.stream_reader import StreamStart
 from headrace.data._workers.task import SharedDescriptor, WorkerSetup
@@ -86,7 +88,7 @@ class WorkerStarter:
 
     def _own_setup(self, worker_id: int, delay: float) -> dict[str, Any]:
         """The additional arguments of one of them."""
-        with limits_named(worker_id):
+        with start_explained(worker_id):
             sockets = forkserver_sockets(self._context)
         return {
             "worker_id": worker_id,
@@ -138,10 +140,13 @@ class WorkerStarter:
 
     def _run(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> WorkerProcess:
         self._started[worker_id] += 1
-        with limits_named(worker_id), process_start():
+        with start_explained(worker_id), process_start():
+            if self._context.get_start_method() == "spawn":
+                multiprocessing.resource_tracker.ensure_running()  # which, as it starts, accepts interrupts again
             for attempts_left in reversed(range(_ATTEMPTS)):
                 try:
-                    process.start()
+                    with interrupts_blocked():
+                        process.start()
                     break
                 except BrokenPipeError:  # it was killed before it had read what it is to do; or the forkserver is gone
                     if attempts_left == 0:
