@@ -87,6 +87,12 @@ inline bool SameKey(PyObject* key, const pybind11::object& expected) {
   return equal == 1;
 }
 
+// Whether an object has attributes of its own, which a batch takes over from its first sample.
+inline bool HasAttributes(PyObject* object) {
+  PyObject** attributes = _PyObject_GetDictPtr(object);
+  return attributes != nullptr && *attributes != nullptr && PyDict_GET_SIZE(*attributes) != 0;
+}
+
 // Calls visit(i, value) for the values of a mapping. Returns false if visit does, or if the keys are not the expected
 // ones in the same order: the first sample's order decides that of the batch, whichever producer writes it.
 template <typename Visit>
@@ -105,6 +111,10 @@ bool ForEachValue(const std::vector<pybind11::object>& keys, PyObject* mapping, 
       }
     }
     return true;
+  }
+  // The only subclass that gets here with attributes: others that may have some are kWhole.
+  if (PyODict_CheckExact(mapping) && HasAttributes(mapping)) {
+    return false;
   }
   PyObject* borrowed_key = nullptr;
   PyObject* borrowed_value = nullptr;

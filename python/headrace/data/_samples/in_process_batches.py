@@ -34,6 +34,7 @@ from headrace.data._samples.tensors import (
     leaves_slot_unchanged,
     to_numpy,
     to_torch,
+    with_torch_strides,
 )
 
 
@@ -216,7 +217,9 @@ def _add_kinds(batch: Any, kinds: set[type], seen: dict[int, Any]) -> None:
 
 
 def _as_tensor(value: Any) -> Any:
-    return to_torch(value.dtype, None)(value) if isinstance(value, np.ndarray) and is_plain_array(value) else value
+    if not isinstance(value, np.ndarray) or not is_plain_array(value):
+        return value
+    return to_torch(value.dtype, None)(with_torch_strides(value))
 
 
 def _as_array(value: Any) -> Any:

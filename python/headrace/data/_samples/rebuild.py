@@ -14,7 +14,7 @@ from headrace import errors
 from headrace.data._samples.batch_tree import Structure, dtype_of_tree
 from headrace.data._samples.containers import make_dataclass, make_mapping, make_sequence
 from headrace.data._samples.ragged import Ragged
-from headrace.data._samples.tensors import Array, Form, to_numpy, to_torch
+from headrace.data._samples.tensors import Array, Form, to_numpy, to_torch, with_torch_strides
 
 Build = Callable[[list[Any]], Any]
 Convert = Callable[[Array], Any]
@@ -244,7 +244,7 @@ class _View:
         if self._converter is None:
             return array
         if self._form is None or self._dtypes[storage] != self._dtype:
-            return self._converter(array)
+            return self._converter(with_torch_strides(array))
         # Tensors that share memory are views of one tensor.
         if storage not in storages:
             storages[storage] = self._converter(leaves[storage])

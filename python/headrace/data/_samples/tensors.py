@@ -128,6 +128,12 @@ def _to_tensor(torch: Any, dtype: np.dtype[Any], form: Form) -> Callable[[Array]
     return from_numpy
 
 
+def with_torch_strides(array: Array) -> Array:
+    """The array, or a copy of one whose strides no tensor has: they are negative, or end between two elements."""
+    size = array.itemsize or 1
+    return array.copy() if any(stride < 0 or stride % size for stride in array.strides) else array
+
+
 def to_numpy(form: Form) -> Callable[[Array], Array] | None:
     """Returns a function that gives arrays of this form the element type that they represent; None if they have it.
 
