@@ -303,6 +303,55 @@ def test_a_backup_restored_just_before_a_drop_is_noticed_by_the_lease(
     assert sorted(cache.samples(1, 0, {})) == [0, 1, 2, 3]
 
 
+def test_a_backup_without_the_note_of_a_drop_is_noticed_by_it(cache: Cache, tmp_path: Path) -> None:
+    manager, note = GenerationManager(cache), cache.note_drop
+    for _ in range(2):
+        put(cache, CAP)
+        assert manager.step() is not None
+    backup = Backup(cache, tmp_path)
+
+    def restored(generation: int) -> None:
+        note(generation)
+        backup.restore()
+        cache.note_drop = note  # type: ignore[method-assign]
+
+    cache.note_drop = restored  # type: ignore[method-assign]
+    assert manager._retire() == [1]
+    assert cache.store.generations() == [1, 2]
+    assert manager._retire() == []
+    assert cache.dropped() == 1
+
+
+def test_a_backup_with_generations_that_were_dropped_since_prevents_the_swap(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, renew = GenerationManager(cache), cache.store.replace
+    for _ in range(2):
+        put(cache, CAP)
+        assert manager.step() is not None
+    put(cache, CAP)
+    backup = Backup(cache, tmp_path)
+    retire = manager._retire
+
+    def restored(table: str, name: str, document: Any) -> None:
+        backup.restore()  # just before the renewal
+        monkeypatch.undo()
+        renew(table, name, document)
+
+    def retired() -> list[int]:
+        left = retire()
+        assert left == []
+        monkeypatch.setattr(cache.store, "replace", restored)
+        return left
+
+    manager._retire()
+    monkeypatch.setattr(manager, "_retire", retired)
+    assert manager.step() is None
+    assert cache.store.generations() == [1, 2, 3]
+    assert manager.step() is not None
+    assert cache.store.generations() == [2, 3]
+
+
 def test_the_next_cache_is_not_removed_by_a_manager_of_the_one_before(cache: Cache, config: dict[str, Any]) -> None:
     manager, incarnations, made = GenerationManager(cache), cache.store.incarnations, []
 

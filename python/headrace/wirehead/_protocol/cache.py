@@ -61,12 +61,13 @@ inserted and never removed before a whole generation is dropped; the only docume
 8. **Restored backups.** A manager remembers what it has verified, but does not act on its memory. Before it swaps a
    generation, writes down that a block is whole, annuls samples or drops generations, it renews its lease, looks again
    at all that it acts on, looks whether the store still has that renewal, and acts. For a swap, it looks again at the
-   entries and at the notes of whole blocks; of a block without a note, at all descriptions: each must be the one that
-   it has verified, put under the same lease with the same number. (A description is stored after its chunks, and a note
-   after another look at its block, so a backup that has one has what it stands for.) Suppose that a backup is restored
-   which lacks some of this. If that happens before the second look, this look shows it. If it happens after that, the
-   backup was made before the renewal, or it would have all that the second look has seen; so it holds an earlier
-   renewal, or none, and the last look shows that.
+   entries, for older generations, and at the notes of whole blocks; of a block without a note, at all descriptions:
+   each must be the one that it has verified, put under the same lease with the same number. (A description is stored
+   after its chunks, and a note after another look at its block, so a backup that has one has what it stands for.) For a
+   drop, it looks again at its note (see 4), then at the leases. Suppose that a backup is restored in which some of this
+   differs. If that happens before the second look, this look shows it. If it happens after that, the backup was made
+   before the renewal, or it would have all that the second look has seen; so it holds an earlier renewal, or none, and
+   the last look shows that.
 
 Having only one process manage at a time saves work; correctness does not depend on it.
 ``tests/python/wirehead/test_protocol.py`` explores these rules, with the code itself, in a model in which anything may

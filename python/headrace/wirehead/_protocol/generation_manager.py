@@ -124,7 +124,8 @@ class GenerationManager:
             self.blocked = self._cache.blocked_by(generation) or self.blocked
             return None
         self.blocked = None
-        if not self._is_kept(self._cache.blocks):
+        is_kept = self._is_kept(self._cache.blocks) and not self._stored_before(generation - 1)
+        if not is_kept or not self._holds():
             self._full_since = None
             return None
         return self._swap()
@@ -204,9 +205,9 @@ class GenerationManager:
         return True
 
     def _is_kept(self, blocks: Iterable[int]) -> bool:
-        """Whether the store has all samples of these blocks still, which were verified: a backup may have been restored
-        since. False: what it lacks is not verified any more. The note of a whole block is enough: a backup that has it
-        has the block's samples. See 8 in :mod:`headrace.wirehead._protocol.cache`.
+        """Whether the store has all samples of these blocks still, which were verified, after a renewal of the lease: a
+        backup may have been restored since. False: what it lacks is not verified any more. The note of a whole block
+        is enough: a backup that has it has the block's samples. See 8 in :mod:`headrace.wirehead._protocol.cache`.
         """
         generation = self._generation
         if not self._leads(anew=True) or not self._still_leads(generation):
@@ -224,7 +225,7 @@ class GenerationManager:
                 self._doubt(lost)
                 self._cache.store.remove(VERIFIED, entry_key(generation, block))
                 return False
-        return self._holds()
+        return True
 
     def _is_ours(self, lease: Document | None) -> bool:
         """Whether a lease is this one's last renewal. An earlier one may have arrived late, after another manager had
@@ -263,7 +264,7 @@ class GenerationManager:
         if they are not there any more.
         """
         if len(self._cache.blocks) > 1:
-            if not self._is_kept([block]):
+            if not (self._is_kept([block]) and self._holds()):
                 return False
             self._cache.store.insert(VERIFIED, entry_key(self._generation, block), {"entries": self._entries})
         self._whole.add(block)
@@ -364,7 +365,7 @@ class GenerationManager:
             self._cache.note_drop(unused[-1])
         # Only a look between a renewal and its being there still is one at the cache as it is now; see 8 in cache.
         if unused and self._leads(anew=True):
-            noted = unused[-1]
+            noted = self._cache.dropped()
             old, unused = self._old()
             unused = [generation for generation in unused if generation <= noted]
             if unused and self._holds():
@@ -377,10 +378,13 @@ class GenerationManager:
     def _old(self) -> tuple[list[int], list[int]]:
         """The generations before the current one; and those of them that nobody uses."""
         current = self._cache.current()
-        old = [generation for generation in self._cache.store.generations() if generation < current]
+        old = self._stored_before(current)
         pinned = (g for lease in self._watch.look().values() for g in lease.get("generations", ()))
         first = min(pinned, default=current)  # a lease keeps all from the first that it names on
         return old, [generation for generation in old if generation < first]
+
+    def _stored_before(self, current: int) -> list[int]:
+        return [generation for generation in self._cache.store.generations() if generation < current]
 
     def _swap(self) -> Swap | None:
         """Makes the generation at hand, which is full and verified, the one that is read."""
