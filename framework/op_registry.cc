@@ -65,9 +65,10 @@ void CheckInfo(const OpInfo& info) {
   }
   HR_ENFORCE(!info.kernels.empty() || info.factory, InvalidArgument, "operator '", info.type,
              "' must have kernels or a class");
-  HR_ENFORCE(
-      std::all_of(info.kernels.begin(), info.kernels.end(), [](const auto& k) { return static_cast<bool>(k.second); }),
-      InvalidArgument, "operator '", info.type, "' has an empty kernel");
+  for (const auto& [dtype, kernel] : info.kernels) {
+    HR_ENFORCE(kernel != nullptr, InvalidArgument, "operator '", info.type, "' has an empty kernel for ",
+               DataTypeName(dtype), ", or several");
+  }
   HR_ENFORCE(info.kernel_type_slot.empty() || info.FindInput(info.kernel_type_slot) != nullptr, InvalidArgument,
              "operator '", info.type, "' chooses its kernel by input '", info.kernel_type_slot,
              "', which it does not declare");
@@ -402,7 +403,9 @@ OpRegistrar&& OpRegistrar::AddAttr(AttrInfo attr) && {
 }
 
 OpRegistrar&& OpRegistrar::AddKernel(DataType type, KernelFn fn) && {
-  info_.kernels[type] = std::move(fn);
+  // A second one empties it, which CheckInfo reports: an error here would end a program that opens a library.
+  const auto [it, is_first] = info_.kernels.emplace(type, std::move(fn));
+  if (!is_first) it->second = nullptr;
   return std::move(*this);
 }
 

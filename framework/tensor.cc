@@ -36,6 +36,17 @@ Tensor::Tensor(std::shared_ptr<Allocation> allocation, DataType dtype, DDim dims
              allocation_->data());
 }
 
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  if (this != &other) {
+    allocation_ = std::move(other.allocation_);
+    dtype_ = std::exchange(other.dtype_, DataType::kFloat32);
+    dims_ = std::exchange(other.dims_, {});
+    numel_ = std::exchange(other.numel_, 1);
+    offset_ = std::exchange(other.offset_, 0);
+  }
+  return *this;
+}
+
 Tensor& Tensor::Resize(DDim dims) {
   numel_ = Product(dims);
   dims_ = std::move(dims);

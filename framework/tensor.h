@@ -20,6 +20,12 @@ namespace headrace {
 class HEADRACE_API Tensor {
  public:
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor& operator=(const Tensor&) = default;
+  // Leaves `other` as a new one.
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor&& other) noexcept;
+  ~Tensor() = default;
 
   // A tensor over `allocation`, starting `offset` bytes into it. Throws InvalidArgument if the memory is too small for
   // `dims` or the start is not aligned to the element's size.

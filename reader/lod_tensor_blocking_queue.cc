@@ -68,6 +68,7 @@ void LoDTensorBlockingQueueHolder::InitOnce(size_t capacity, const std::vector<T
 void LoDTensorBlockingQueueHolder::Init(size_t capacity, BatchContract contract, QueueOptions options) {
   const std::string what = Describe(options.name);
   CheckContract(contract, what);
+  HR_ENFORCE(capacity > 0, InvalidArgument, what, ": expected a capacity of at least 1, got 0");
   HR_ENFORCE(options.tensor_names.empty() || options.tensor_names.size() == contract.specs.size(), InvalidArgument,
              what, ": expected a name for each of its ", contract.specs.size(), " tensors, got ",
              options.tensor_names.size());

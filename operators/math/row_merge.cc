@@ -1,7 +1,6 @@
 #include "operators/math/row_merge.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "framework/thread_pool.h"
 #include "operators/math/element_loop.h"

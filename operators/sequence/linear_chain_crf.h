@@ -76,8 +76,7 @@ inline DDim CheckCrf(const InferShapeContext& ctx) {
     EnforceNumbers(ctx, "Label");
   }
   if (padded) {
-    EnforceElements(ctx, "Length", emission[0]);
-    EnforceType(ctx, "Length", DataType::kInt64);
+    EnforceLengths(ctx, "Length", emission[0]);
   }
   return label;
 }

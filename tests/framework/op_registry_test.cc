@@ -38,6 +38,9 @@ TEST(OpRegistry, ContradictoryDeclarationsAreRefused) {
   EXPECT_THROW(OpRegistrar("bad").Comment("neither kernel nor class").Register(), InvalidArgument);
   EXPECT_THROW(OpRegistrar("bad").Input("X", "").Input("X", "").Kernel<float>(Nothing()).Register(), InvalidArgument);
   EXPECT_THROW(OpRegistrar("bad").Kernel<float>(nullptr).Register(), InvalidArgument);
+  EXPECT_THAT(MessageOf<InvalidArgument>(
+                  [] { OpRegistrar("bad").Kernel<float>(Nothing()).Kernel<float>(Nothing()).Register(); }),
+              HasSubstr("float32, or several"));
   EXPECT_THROW(OpRegistrar("bad").Input("X", "").KernelTypeFrom("Y").Kernel<float>(Nothing()).Register(),
                InvalidArgument);
   EXPECT_THROW(

@@ -175,6 +175,25 @@ TEST(Tensor, ClearForgetsEverything) {
 
 // Under the thread sanitizer: a writer that finds itself the only holder must see that the former holder has finished
 // reading.
+TEST(Tensor, WhatWasMovedFromIsAsNew) {
+  const auto expect_new = [](Tensor tensor) {
+    EXPECT_FALSE(tensor.initialized());
+    EXPECT_EQ(tensor.dtype(), DataType::kFloat32);
+    EXPECT_EQ(tensor.dims(), DDim{});
+    EXPECT_EQ(tensor.nbytes(), sizeof(float));
+    *tensor.mutable_data<float>() = 7;
+  };
+  Tensor from = Iota({2, 3}).Slice(1, 2);
+  Tensor to(std::move(from));
+  expect_new(from);  // NOLINT(bugprone-use-after-move): that is what is tested
+  EXPECT_EQ(to.dims(), (DDim{1, 3}));
+  EXPECT_EQ(to.data<float>()[2], 5);
+  from = std::move(to);
+  expect_new(to);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(from.numel(), 3);
+  EXPECT_EQ(from.data<float>()[0], 3);
+}
+
 TEST(Tensor, ReuseAfterAnotherThreadLetGoIsNoRace) {
   for (int i = 0; i < 100; ++i) {
     Tensor tensor = Iota({64});

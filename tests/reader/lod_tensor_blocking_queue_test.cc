@@ -56,7 +56,8 @@ TEST(QueueHolderTest, ASecondInitOnceNamesTheQueueAndChangesNothing) {
 
 TEST(QueueHolderTest, RefusesSenselessDeclarations) {
   LoDTensorBlockingQueueHolder holder;
-  EXPECT_THROW(holder.InitOnce(0, ScalarSpecs()), InvalidArgument);
+  EXPECT_THAT(ErrorOf<InvalidArgument>([&] { holder.InitOnce(0, ScalarSpecs(), {.name = "train_queue"}); }).message(),
+              HasSubstr("'train_queue'"));
   EXPECT_THROW(holder.InitOnce(1, std::vector<TensorSpec>{}), InvalidArgument);
   EXPECT_THROW(holder.InitOnce(1, std::vector<DDim>{{-2, 3}}), InvalidArgument);
   EXPECT_THROW(holder.InitOnce(1, std::vector<TensorSpec>{{.dims = {1}, .lod_level = -1}}), InvalidArgument);

@@ -110,7 +110,8 @@ std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, 
                                  const std::optional<std::vector<int32_t>>& dtypes,
                                  const std::optional<std::vector<int32_t>>& lod_levels, std::vector<std::string> names,
                                  bool speed_test_mode, std::vector<bool> need_check_feed) {
-  HR_ENFORCE(capacity > 0, InvalidArgument, "the capacity of a queue must be positive, got ", capacity);
+  HR_ENFORCE(capacity > 0, InvalidArgument, "the queue '", variable.variable->name(),
+             "': expected a capacity of at least 1, got ", capacity);
   QueueOptions options{
       .name = variable.variable->name(), .tensor_names = std::move(names), .speed_test_mode = speed_test_mode};
   auto* holder = variable.variable->GetMutable<LoDTensorBlockingQueueHolder>();
