@@ -27,7 +27,7 @@ HEADRACE_API void CheckEpsilon(const double& value);
 HEADRACE_API void EnforceRank(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i = 0);
 HEADRACE_API void EnforceRankAtLeast(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i = 0);
 HEADRACE_API void EnforceDims(const InferShapeContext& ctx, HashedName slot, const DDim& expected, size_t i = 0);
-// Checks that there are `count` elements, or any number if that is -1: a column, a row or a list of them.
+// Checks that there are `count` elements: a column, a row or a list of them.
 HEADRACE_API void EnforceElements(const InferShapeContext& ctx, HashedName slot, int64_t count);
 HEADRACE_API void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i = 0);
 HEADRACE_API void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName like, size_t i = 0);

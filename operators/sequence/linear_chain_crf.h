@@ -76,7 +76,8 @@ inline DDim CheckCrf(const InferShapeContext& ctx) {
     EnforceNumbers(ctx, "Label");
   }
   if (padded) {
-    EnforceLengths(ctx, "Length", emission[0]);
+    EnforceElements(ctx, "Length", emission[0]);
+    EnforceType(ctx, "Length", DataType::kInt64);
   }
   return label;
 }

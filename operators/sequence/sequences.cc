@@ -35,7 +35,7 @@ void EnforceSequences(const InferShapeContext& ctx, HashedName slot, size_t rank
 }
 
 void EnforceLengths(const InferShapeContext& ctx, HashedName slot, int64_t count, DataType type) {
-  EnforceElements(ctx, slot, count);
+  EnforceDims(ctx, slot, ctx.InputDim(slot).size() == 2 ? DDim{count, 1} : DDim{count});
   EnforceType(ctx, slot, type);
 }
 

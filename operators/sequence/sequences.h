@@ -52,7 +52,7 @@ void ForEachSequenceInParallel(const LoDOffsets& offsets, int64_t work, const Vi
   });
 }
 
-// Checks an input that says how long each of `count` sequences is: a column, a row or a list; -1: any number of them.
+// Checks an input that says how long each of `count` sequences is: [count] or [count, 1].
 void EnforceLengths(const InferShapeContext& ctx, HashedName slot, int64_t count, DataType type = DataType::kInt64);
 
 // The lengths that such an input holds. Throws OutOfRange naming the slot and the sequence unless each is in [0, max].

@@ -321,7 +321,7 @@ class World:
         self.tables.clear()
         self.tables.update(self._copy(self.rng.choice(self._backups)))
         self._late.clear()
-        for of_before in (self._acknowledged, self._origins, self._of_swaps, self._read, self.dropped):
+        for of_before in (self._acknowledged, self._origins, self._of_swaps, self._read, self.dropped, self._leases):
             of_before.clear()
         self._era += 1
         self._losses += 1

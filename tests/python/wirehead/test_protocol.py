@@ -101,7 +101,7 @@ def note_blocks_that_were_verified_without_another_look(patch: pytest.MonkeyPatc
         (drop_without_a_note, {"tells": True}, 0),
         (annul_by_removing, {"damages": True}, 0),
         (clean_without_an_incarnation, {"cleans": True}, 0),
-        (swap_what_was_verified_without_another_look, {"restores": True}, 39),
+        (swap_what_was_verified_without_another_look, {"restores": True}, 531),
         (note_blocks_that_were_verified_without_another_look, {"restores": True, "block": 2}, 6),
     ],
 )
