@@ -354,9 +354,10 @@ class DataLoader(Generic[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Makes ``epoch``, counted from 0, the next iteration's; later iterations continue counting from it.
 
-        If a state within that epoch was loaded, the next iteration still resumes there. In PyTorch's order (torch
-        imported, no ``seed``) an epoch has no order of its own: whatever its number, it is drawn from torch's generator
-        as the epoch begins.
+        If a state within that epoch was loaded, the next iteration still resumes there. If one between two epochs was
+        loaded, samplers with a state and PyTorch's generators go on from it, whichever epoch is chosen. In PyTorch's
+        order (torch imported, no ``seed``) an epoch has no order of its own: whatever its number, it is drawn from
+        torch's generator as the epoch begins.
         """
         self._epochs.choose(integer("epoch", epoch, 0, MAX_EPOCH))
 

@@ -319,6 +319,18 @@ class Remembering:
         self.epoch, self.at = state["epoch"], state["at"]
 
 
+class Telling(Remembering):
+    """Has another order in each epoch that it is told of."""
+
+    told = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told = epoch
+
+    def rest(self) -> Iterator[Any]:
+        return (((index + self.told) % self.count) for index in super().rest())
+
+
 class Distributed(torch_data.DistributedSampler[int]):
     """As torchdata's: a state at the end of an epoch is followed by nothing, and then by the next one."""
 
@@ -348,6 +360,8 @@ REMEMBERING: dict[str, Callable[..., DataLoader]] = {
     ),
     "distributed": lambda **more: DataLoader(Numbers(), 3, sampler=Distributed(), **more),
 }
+
+TELLING = {"telling": lambda **more: DataLoader(Numbers(), 5, sampler=Telling(), **more)}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -404,6 +418,61 @@ def test_a_state_before_the_first_batch_is_that_of_its_epoch_after_one_that_was_
     resumed.load_state_dict(saved(loader))
     assert values(resumed) == values(batches)
     assert values(resumed) == values(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [*LOADERS, *REMEMBERING, "telling"])
+def test_another_epoch_than_that_of_a_state_between_two_goes_on_as_if_the_program_had_not_stopped(
+    kind: str, workers: int
+) -> None:
+    """Its number decides on the order of a sampler that is told the number, and on no other."""
+
+    def make(number: int) -> DataLoader:
+        torch.manual_seed(1)
+        return (LOADERS | REMEMBERING | TELLING)[kind](num_workers=number)
+
+    def choose(loader: DataLoader) -> None:
+        for epoch in (3, 1):
+            loader.set_epoch(epoch)
+
+    def following(loader: DataLoader) -> list[list[list[int]]]:
+        torch.manual_seed(3)
+        return [values(loader) for _ in range(1 if kind == "shuffle" else 2)]  # whose state has drawn one order
+
+    loader, resumed, again = make(workers), make(2 - workers), make(0)
+    values(loader)
+    torch.manual_seed(3)
+    resumed.load_state_dict(saved(loader))
+    choose(resumed)
+    again.load_state_dict(saved(resumed))
+    again.set_epoch(1)  # a sampler is told by each program
+    choose(loader)
+    expected = following(loader)
+    assert following(resumed) == expected
+    assert following(again) == expected
+
+
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_another_epoch_after_one_that_was_left_goes_on_with_the_sampler(kind: str) -> None:
+    """Whose state is in the middle of an epoch: its first index tells whether it goes on there."""
+    loader, resumed = REMEMBERING[kind](), REMEMBERING[kind]()
+    values(itertools.islice(loader, 1))
+    loader.set_epoch(1)
+    resumed.load_state_dict(saved(loader))
+    for each in (loader, resumed):
+        each.set_epoch(6)
+    for _ in range(2):
+        assert values(resumed) == values(loader)
+
+
+def test_another_epoch_within_that_of_a_state_begins_anew() -> None:
+    loader = REMEMBERING["indices"]()
+    expected = [values(loader) for _ in range(2)]
+    values(itertools.islice(loader, 2))
+    resumed = REMEMBERING["indices"]()
+    resumed.load_state_dict(saved(loader))
+    resumed.set_epoch(6)
+    assert [values(resumed) for _ in range(2)] == expected
 
 
 @pytest.mark.parametrize("draws", [False, True])

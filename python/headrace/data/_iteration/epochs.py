@@ -88,7 +88,7 @@ class Epochs:
             # A call of sampler.set_epoch, as for torch's DistributedSampler, sets the loader's epoch, too.
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
             if chosen is not None and not self.resuming:
-                self.next = Position(chosen)
+                self.next = Position(chosen, plan=self._plan_of_another_epoch())
         position, resumed = self.next, self.resuming
         drawn = begun = None
         draws = config.follows_torch and (self.seed is None or (config.draws_each_epoch and not position.begun))
@@ -188,7 +188,7 @@ class Epochs:
         if not self.resuming or epoch != self.next.epoch:
             # Of streams, a state between two epochs is one of the dataset, whichever epoch comes next.
             streams = self.next.streams if self.next.batch == 0 else self._begins(self.next)
-            self.next = Position(epoch, streams=streams)
+            self.next = Position(epoch, plan=self._plan_of_another_epoch(), streams=streams)
             self.resuming = False
         if self.latest is not None and (self.latest.finished or not self.latest.feeding):
             self._chosen_at = self.latest.batch
@@ -291,6 +291,10 @@ class Epochs:
     def _known_here(self) -> tuple[StreamPosition, ...]:
         """The same; empty also if the dataset does not say."""
         return tuple(stream for stream in self._stream_here() if stream.state is not None)
+
+    def _plan_of_another_epoch(self) -> dict[str, Any]:
+        """What a state between two epochs says of the next order, which goes on there whatever the epoch's number."""
+        return {} if self.next.begun else self._config.sampler_state.of_another_epoch(self.next.plan)
 
     def _begins(self, position: Position) -> tuple[StreamPosition, ...]:
         """Where the streams of an epoch began that ``position`` is in the middle of: of a state, which does not say,

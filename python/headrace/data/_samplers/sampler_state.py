@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.data._samplers.protocols import SeekableSampler
@@ -78,6 +79,16 @@ class SamplerState:
     def told(own: dict[str, Any]) -> dict[str, Any]:
         """What :meth:`begin` has given, if that is a state. Raises FailedPrecondition unless it is."""
         return {name: told(state) for name, state in own.items()}
+
+    def of_another_epoch(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a state with which an epoch begins that holds for one with another number, too.
+
+        A sampler that is told the number may begin with another index. Where only the first index could tell whether it
+        goes on from its state, that is left out.
+        """
+        first = (self.FIRST, "drawn")
+        untold = hasattr(self._sampler, "set_epoch") and any(name in state for name in first)
+        return {name: value for name, value in state.items() if not (untold and name in (self.KEY, *first))}
 
     def check(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless :meth:`begin` accepts ``state``, as far as can be told."""
