@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import threading
 import time
 from typing import Any
@@ -179,7 +180,10 @@ def test_a_sample_that_takes_forever_does_not_hold_up_the_end() -> None:
     release.set()
 
 
-def test_threads_that_cannot_start_are_an_error_that_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["ulimit -u", r"The limit of 16 MiB of address space \(RLIMIT_AS, ulimit -v\)"])
+def test_threads_that_cannot_start_are_an_error_that_names_the_limit(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = threading.enumerate()
     loader = DataLoader(Ints(20), 2, num_workers=3, workers="thread")
     start = threading.Thread.start
@@ -190,7 +194,9 @@ def test_threads_that_cannot_start_are_an_error_that_names_the_limit(monkeypatch
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(errors.ResourceExhausted, match=r"cannot start the thread headrace-worker-1.*ulimit -u"):
+    if "RLIMIT_AS" in limit:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (16 << 20, 16 << 20))
+    with pytest.raises(errors.ResourceExhausted, match=rf"cannot start the thread headrace-worker-1.*{limit}"):
         iter(loader)
     assert {thread for thread in threading.enumerate() if thread.name.startswith("headrace-worker")} <= set(before)
     monkeypatch.undo()
