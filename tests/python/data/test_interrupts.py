@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -375,3 +376,45 @@ def test_ctrl_c_while_a_loader_that_nobody_refers_to_ends_its_workers(workers: s
         time.sleep(20)
     interrupt.join()
     assert multiprocessing.active_children() == []
+
+
+# Ctrl-C, which a terminal sends to all its processes, reaches the forkserver as it starts, again and again.
+INTERRUPTED_FORKSERVER = """
+import contextlib, multiprocessing, os, signal, threading, time
+from multiprocessing import forkserver
+from headrace.data import DataLoader
+
+def interrupt():
+    while (pid := forkserver._forkserver._forkserver_pid) is None:
+        time.sleep(0.0001)
+    while not over.wait(0.002):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+
+def tell(ours):
+    ours.send([signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []), repr(signal.getsignal(signal.SIGINT))])
+
+if __name__ == "__main__":
+    over = threading.Event()
+    threading.Thread(target=interrupt).start()
+    try:
+        loader = DataLoader(range(8), 4, num_workers=2, multiprocessing_context="forkserver")
+        print([batch.tolist() for batch in loader])
+        context = multiprocessing.get_context("forkserver")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=tell, args=(theirs,))  # the program's own
+        process.start()
+        print(ours.recv())
+    finally:
+        over.set()
+"""
+
+
+def test_ctrl_c_while_a_forkserver_starts_is_no_error_of_what_it_imports(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(INTERRUPTED_FORKSERVER)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=250, check=False)
+    assert done.stderr == ""
+    batches, process = done.stdout.splitlines()
+    assert batches == "[[0, 1, 2, 3], [4, 5, 6, 7]]"
+    assert process.startswith("[False, '<built-in function default_int_handler>"), process

@@ -10,19 +10,24 @@ import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import os
 import signal
+import site
 import sys
 from typing import Any
 
 from headrace import errors
 from headrace._weak_collections import WeakBag
 from headrace.data._system import kernel_files
+from headrace.data._system.deferred_signals import interrupts_blocked
 from headrace.data._system.limits import limit_named
 
 # Worker processes of this process.
 worker_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
 _is_fork = False
+# It lets processes of the forkserver have SIGINT, which is blocked there.
+_LAST_PRELOADED = "headrace.data._workers.preloaded"
 
 
 @dataclasses.dataclass
@@ -114,23 +119,42 @@ def forkserver_sockets(context: Any) -> str:
     """The folder of the forkserver's socket, which is left behind if this process is killed; empty if there is none."""
     if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
         return ""  # it may belong to another process
-    _preload()
-    multiprocessing.forkserver.ensure_running()
+    if _preloads() and _is_installed():
+        multiprocessing.resource_tracker.ensure_running()  # which would unblock SIGINT
+        with interrupts_blocked():  # until it ignores that, which it does when it has imported everything
+            multiprocessing.forkserver.ensure_running()
+    else:
+        multiprocessing.forkserver.ensure_running()
     configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     return str(configuration.get("tempdir") or "")
 
 
-def _preload() -> None:
+def _preloads() -> bool:
     """Makes a forkserver that has not started yet import the modules of all workers, so that they share their memory.
 
     The user's own choice of modules stands.
+
+    Returns:
+        Whether one that starts now does.
     """
     server = multiprocessing.forkserver._forkserver
-    running = getattr(server, "_forkserver_pid", None) is not None
-    if not running and getattr(server, "_preload_modules", None) == ["__main__"]:
+    chosen = getattr(server, "_preload_modules", None)
+    if getattr(server, "_forkserver_pid", None) is not None:
+        return False
+    if chosen == ["__main__"]:
         torch = ["torch"] if "torch" in sys.modules else []
-        modules = ["numpy", "headrace.data._workers.start_reports", *torch, "headrace.data._workers.preloaded"]
-        multiprocessing.set_forkserver_preload(["__main__", *modules])
+        chosen = ["__main__", "numpy", "headrace.data._workers.start_reports", *torch, _LAST_PRELOADED]
+        multiprocessing.set_forkserver_preload(chosen)
+    return isinstance(chosen, list) and chosen[-1:] == [_LAST_PRELOADED]
+
+
+def _is_installed() -> bool:
+    """Whether a new interpreter finds this package, whatever the program has done to ``sys.path``: only then does a
+    forkserver import it before anything else.
+    """
+    folders = [*site.getsitepackages(), site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    here = os.path.dirname(os.path.realpath(sys.modules["headrace"].__path__[0]))
+    return here in [os.path.realpath(folder) for folder in folders if folder]
 
 
 def _forget_workers() -> None:
