@@ -787,6 +787,18 @@ def few_descriptors(context: str, limit: int) -> None:
     report({"works": works, "error": error, "leaked": len(os.listdir("/proc/self/fd")) - before})
 
 
+def little_stack(context: str) -> None:
+    """Starts workers whose interpreters have no room for their stacks."""
+    be_quiet()
+    resource.setrlimit(resource.RLIMIT_STACK, (4096, 4096))
+    try:
+        error = ""
+        list(DataLoader(Work(8), batch_size=4, num_workers=2, multiprocessing_context=context))
+    except (errors.WorkerDied, errors.FailedPrecondition) as raised:
+        error = str(raised)
+    report({"error": error, "left": workers_of(os.getpid())})
+
+
 def ever_more_descriptors() -> None:
     """Iterates with each number of free descriptors, from none on; reports what was raised."""
     be_quiet()

@@ -118,6 +118,13 @@ def test_few_file_descriptors(context: str) -> None:
     assert result["leaked"] == 0
 
 
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_a_stack_that_is_too_small_to_start(context: str) -> None:
+    result = run("little_stack", context)
+    assert "The limit of 4 KiB for its stack (RLIMIT_STACK, ulimit -s) may be too low" in result["error"]
+    assert result["left"] == []
+
+
 def test_whatever_lacks_a_file_descriptor_says_so() -> None:
     outcomes = run("ever_more_descriptors")
     assert outcomes[0] == outcomes[-1] == ""

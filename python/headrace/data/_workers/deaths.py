@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import signal
 import time
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
+from headrace.data._system.limits import small_stack
 from headrace.data._system.memory_kills import MemoryKills
 from headrace.data._workers.blame import SampleDeaths
 from headrace.data._workers.errors import Describe
@@ -141,6 +143,8 @@ class WorkerDeaths:
 
     def _hint(self, worker: WorkerProcess) -> str:
         """Sentences on the reason of an exit that does not explain itself."""
+        if worker.process.exitcode == -signal.SIGSEGV:
+            return small_stack()
         return self._memory_hint() if worker.was_killed else ""
 
     def _memory_hint(self) -> str:

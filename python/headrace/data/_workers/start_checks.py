@@ -14,7 +14,7 @@ import resource
 from collections.abc import Iterator
 
 from headrace import errors
-from headrace.data._system.limits import limit_named
+from headrace.data._system.limits import limit_named, small_stack
 
 # Descriptors that the parent has open for each worker; for the template, and while it starts one.
 _DESCRIPTORS = 3
@@ -77,7 +77,7 @@ def start_explained(worker_id: int) -> Iterator[None]:
         raise errors.FailedPrecondition(
             "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
-            f"exception or started another iteration over a loader. {MAIN_GUARD}"
+            f"exception or started another iteration over a loader. {small_stack()}{MAIN_GUARD}"
         ) from error
 
 
