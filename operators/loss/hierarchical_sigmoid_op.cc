@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -85,15 +86,20 @@ void HierarchicalSigmoidKernel(const ExecutionContext& ctx) {
   const int64_t width = dims[1];
   const auto walk = [=, &paths](int64_t r) {
     const T* row = x + r * width;
-    T right = 0;
+    // In double, as other sums: of a class that is all but certain, next to nothing is left of large terms.
+    double loss = 0;
+    int64_t behind_end = length;
     paths.ForEachStep(r, [&](int64_t step, int64_t node, bool is_right) {
       const T* w = weight + node * width;
-      const T dot = SumOf<T>(width, [=](int64_t i) { return row[i] * w[i]; });
-      const T score = std::clamp(dot + (bias == nullptr ? T(0) : bias[node]), T(-40), T(40));
-      losses[r * length + step] = std::log1p(std::exp(score));
-      right += is_right ? score : T(0);
+      const double dot = SumOfRange<T>(0, width, [=](int64_t i) { return row[i] * w[i]; });
+      const double offset = bias == nullptr ? 0.0 : static_cast<double>(bias[node]);
+      const double score = std::clamp(dot + offset, -40.0, 40.0);
+      const double loss_of_step = std::log1p(std::exp(score));
+      losses[r * length + step] = static_cast<T>(loss_of_step);
+      loss += is_right ? loss_of_step - score : loss_of_step;
+      --behind_end;
     });
-    out[r] = Sum(length, losses + r * length) - right;
+    out[r] = static_cast<T>(loss + static_cast<double>(behind_end) * std::numbers::ln2);
   };
   ParallelForEach(dims[0], walk, length * (width + 64));
 }

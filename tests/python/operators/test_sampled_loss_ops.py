@@ -173,6 +173,18 @@ def test_hierarchical_sigmoid(classes: int, bias: str | None) -> None:
     test.check_gradients([slot for slot in inputs if slot != "Label"], ["Out"])
 
 
+def test_hierarchical_sigmoid_of_sure_classes_is_exact_in_float32() -> None:
+    """Of a step that the score confirms, log(1 + exp(score)) − score is left: far less than either."""
+    scores = np.array([3.0, 7.0, 11.0, 15.0], np.float32)
+    x, w, label = scores[:, None], np.ones((1, 1), np.float32), np.ones((4, 1), np.int64)
+    exact = hierarchical(x.astype(float), w.astype(float), None, paths(2, label), 1)
+    out, steps = (array.astype(np.float32) for array in exact)
+    test = OpTest(
+        "hierarchical_sigmoid", {"X": x, "W": w, "Label": label}, {"num_classes": 2}, {"Out": out, "PreOut": steps}
+    )
+    test.check_outputs(rtol=2e-7, atol=0)
+
+
 @pytest.mark.parametrize(
     ("shape", "attrs"), [((1, 5, 1), {}), ((5, 1, 1), {}), ((4, 1), {}), ((1, 5), {"is_sparse": True})]
 )
