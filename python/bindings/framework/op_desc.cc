@@ -1,12 +1,17 @@
 // headrace._core.OpDesc.
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/errors.h"
 #include "framework/op_registry.h"
 #include "framework/op_role.h"
+#include "framework/operator.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/framework/attribute_caster.h"
 #include "python/bindings/framework/program.h"
@@ -37,6 +42,38 @@ std::vector<OpDesc> GradientOps(const OpDesc& op) {
   const OpInfo& info = OpRegistry::Get(op.type);
   HR_ENFORCE(info.gradient != nullptr, Unimplemented, "operator '", op.type, "' has no gradient of its own");
   return info.gradient(op);
+}
+
+// The gradient operators, without the gradients in `no_grad`; and of each gradient that they make, of what it is one.
+std::pair<std::vector<OpDesc>, std::map<std::string, std::string>> GradientOpsWithout(
+    const OpDesc& op, const std::set<std::string>& no_grad) {
+  std::vector<OpDesc> ops;
+  std::map<std::string, std::string> variable_of;
+  if (const OpInfo& info = OpRegistry::Get(op.type); info.gradient != nullptr) {
+    ops = info.gradient(op);
+  }
+  for (OpDesc& gradient : ops) {
+    for (auto& [slot, names] : gradient.outputs) {
+      for (std::string& name : names) {
+        if (no_grad.contains(name)) {
+          name = kEmptyVarName;
+        }
+      }
+    }
+    // A slot that is empty is left out, so that it need not be declared; so is an operator that makes nothing.
+    std::erase_if(gradient.outputs, [](const auto& slot) {
+      return std::all_of(slot.second.begin(), slot.second.end(),
+                         [](const auto& name) { return name == kEmptyVarName; });
+    });
+    const std::vector<std::string> made = gradient.OutputNames();
+    for (const std::string& name : op.InputNames()) {
+      if (const std::string of = GradVarName(name); std::find(made.begin(), made.end(), of) != made.end()) {
+        variable_of.emplace(of, name);
+      }
+    }
+  }
+  std::erase_if(ops, [](const OpDesc& gradient) { return gradient.outputs.empty(); });
+  return {std::move(ops), std::move(variable_of)};
 }
 
 }  // namespace
@@ -72,6 +109,9 @@ void BindOpDesc(py::module_& m) {
            "The operators that compute the gradients of its inputs from those of its outputs, in their order: the "
            "gradient of\n"
            "variable v is v@GRAD. Unimplemented if it has none.")
+      .def("gradient_ops_without", &GradientOpsWithout, py::arg("no_grad"),
+           "The same without the gradients in `no_grad`, with an empty list if it has none; and a dict from each "
+           "gradient to its variable.")
       .def("__str__", &OpDesc::ToString);
 }
 

@@ -14,7 +14,7 @@ from headrace.fluid import core
 from headrace.fluid._names import free_name
 from headrace.fluid._protocols import DeclaringBlock, ErrorClip
 from headrace.fluid._stored_objects import from_attributes, to_attributes
-from headrace.fluid.core import VarType
+from headrace.fluid.core import GRAD_VAR_SUFFIX, VarType
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -24,8 +24,6 @@ __all__ = ["SlotValue", "Variable", "grad_var_name"]
 #: The argument for an operator's slot: one variable or several, by name or as objects.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
-#: What follows the name of a variable in that of its gradient.
-GRAD_VAR_SUFFIX = "@GRAD"
 
 _INTEGERS = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _FRACTIONS = ("float32", "float64")

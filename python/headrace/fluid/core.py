@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ from headrace.errors import HeadraceError as EnforceNotMet
 from headrace.fluid._refused import refusal
 
 __all__ = [
+    "EMPTY_VAR_NAME",
+    "GRAD_VAR_SUFFIX",
     "NO_GPU",
     "BlockDesc",
     "CPUPlace",
@@ -73,6 +75,7 @@ __all__ = [
     "exact_float",
     "get_cuda_device_count",
     "get_fetch_variable",
+    "get_grad_op_desc",
     "has_attr_like",
     "init_lod_tensor_blocking_queue",
     "is_compiled_with_cuda",
@@ -140,20 +143,126 @@ def _set_need_check_feed(self: VarDesc, need_check_feed: bool) -> None:
 VarDesc.set_need_check_feed = _set_need_check_feed
 
 
+def _inputs_in(block: BlockDesc, op: OpDesc) -> dict[str, list[str]]:
+    """The inputs of an operator of no block as one of ``block``. A gradient operator reads the gradient of each result;
+    where the block has some of them, those that it does not have are left out.
+    """
+    inputs = {slot: op.input(slot) for slot in op.input_names()}
+    gradients = {name for name in op.input_arg_names() if name.endswith(GRAD_VAR_SUFFIX)}
+    missing = {name for name in gradients if block.find_var(name) is None}
+    if missing == gradients:
+        return inputs
+    known = {slot: [EMPTY_VAR_NAME if name in missing else name for name in names] for slot, names in inputs.items()}
+    return {slot: names for slot, names in known.items() if any(name != EMPTY_VAR_NAME for name in names)}
+
+
 def _infer_shape(self: OpDesc, block: BlockDesc) -> None:
     """Has ``block`` declare the operator's outputs as it writes them now that its inputs are described anew. One that
     runs a block of its own is left as it is.
     """
     if "sub_block" in self.attrs():
         return
-    inputs = {slot: self.input(slot) for slot in self.input_names()}
     outputs = {slot: self.output(slot) for slot in self.output_names()}
     end = block.op_count()
-    block.append_op(self.type, inputs, outputs, self.attrs())
+    block.append_op(self.type, _inputs_in(block, self), outputs, self.attrs())
     block.remove_ops(end, end + 1)
 
 
-OpDesc.infer_shape = _infer_shape
+OpDesc.infer_shape = OpDesc.infer_var_type = _infer_shape
+
+
+class NewOpDesc:
+    """What ``block.desc.append_op()`` gives: an operator that stands in the block once it is copied from another."""
+
+    def __init__(self, block: BlockDesc) -> None:
+        self._block = block
+        self._op: OpDesc | None = None
+        self._position = 0
+
+    def copy_from(self, op: OpDesc) -> None:
+        """Has the block end with ``op``. Outputs that the block does not know are declared.
+
+        Raises:
+            FailedPrecondition: it has been copied already.
+        """
+        if self._op is not None:
+            raise errors.FailedPrecondition(
+                f"this description is the operator '{self._op.type}' already: append_op() makes another one"
+            )
+        block = self._block
+        written = {name for name in op.output_arg_names() if name != EMPTY_VAR_NAME}
+        undeclared = sorted(name for name in written if block.find_var(name) is None)
+        for name in undeclared:
+            block.var(name)
+        outputs = {slot: op.output(slot) for slot in op.output_names()}
+        try:
+            self._op = _append_op(block, op.type, _inputs_in(block, op), outputs, op.attrs())
+        except Exception:
+            for name in undeclared:
+                block.remove_var(name)
+            raise
+        self._position = block.op_count() - 1
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Sets an attribute of the operator in the block, such as its role.
+
+        Raises:
+            FailedPrecondition: there is none yet, or it no longer stands where it was appended.
+        """
+        op = self._described()
+        ops = self._block.ops()
+        if self._position >= len(ops) or str(ops[self._position]) != str(op):
+            raise errors.FailedPrecondition(
+                f"the operator '{op.type}' no longer stands where it was appended, at {self._position} of its block"
+            )
+        self._block.set_attr(self._position, name, value)
+        self._op = self._block.ops()[self._position]
+
+    _set_attr = set_attr
+
+    def _described(self) -> OpDesc:
+        if self._op is None:
+            raise errors.FailedPrecondition("copy_from has to say first which operator this is")
+        return self._op
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a new operator has no {name}")
+        return getattr(self._described(), name)
+
+
+_append_op = BlockDesc.append_op
+
+
+def _append_op_or_a_new_one(self: BlockDesc, *args: Any, **kwargs: Any) -> OpDesc | NewOpDesc:
+    return _append_op(self, *args, **kwargs) if args or kwargs else NewOpDesc(self)
+
+
+BlockDesc.append_op = _append_op_or_a_new_one  # type: ignore[method-assign, assignment]
+
+
+def get_grad_op_desc(
+    op_desc: OpDesc, no_grad_set: Collection[str], grad_sub_block_list: Sequence[BlockDesc] = ()
+) -> tuple[list[OpDesc], dict[str, str]]:
+    """The operators that compute the gradients of an operator's inputs from those of its outputs, for a backward pass
+    of one's own. They stand in no block yet: ``block.desc.append_op().copy_from(op)`` appends one.
+
+    Args:
+        no_grad_set: gradients that are not wanted, such as ``"x@GRAD"``.
+        grad_sub_block_list: empty. What has a block is differentiated by ``backward.append_backward`` only.
+
+    Returns:
+        The operators, in their order; none if there is no gradient. And the variable of each gradient.
+
+    Raises:
+        Unimplemented: a block is given, or the operator runs one.
+    """
+    if grad_sub_block_list or "sub_block" in op_desc.attrs():
+        raise errors.Unimplemented(
+            f"get_grad_op_desc: '{op_desc.type}' runs a block, which only backward.append_backward differentiates"
+        )
+    return op_desc.gradient_ops_without(set(no_grad_set))
+
 
 #: An array over a tensor's memory. FailedPrecondition if it has none yet.
 array_of = LoDTensor.__array__
@@ -240,6 +349,11 @@ def exact_float(value: Any, what: str) -> float:
         )
     return number
 
+
+#: What follows the name of a variable in that of its gradient.
+GRAD_VAR_SUFFIX = "@GRAD"
+#: Stands in a slot of an operator for a variable that there is not.
+EMPTY_VAR_NAME = "@EMPTY@"
 
 #: The attributes of an operator that say its role, what it is about, and the name scopes it was added in.
 OP_ROLE, OP_ROLE_VAR, OP_NAME_SCOPE = "op_role", "op_role_var", "op_namescope"

@@ -19,8 +19,8 @@ from headrace.fluid._checks import check_integer, check_optional
 from headrace.fluid._ir_graph import IrGraph as IrGraph
 from headrace.fluid._operator import Operator
 from headrace.fluid._parameter import Parameter
-from headrace.fluid._variable import GRAD_VAR_SUFFIX, Variable, grad_var_name
-from headrace.fluid.core import CPUPlace, OpRole, VarType, load_op_library
+from headrace.fluid._variable import Variable, grad_var_name
+from headrace.fluid.core import EMPTY_VAR_NAME, GRAD_VAR_SUFFIX, CPUPlace, OpRole, VarType, load_op_library
 from headrace.fluid.core import convert_dtype as convert_np_dtype_to_dtype_
 from headrace.fluid.device import (
     cpu_places,
@@ -60,8 +60,6 @@ __all__ = [
     "switch_startup_program",
 ]
 
-#: Stands in an operator's slot for no variable.
-EMPTY_VAR_NAME = "@EMPTY@"
 #: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
 TEMP_VAR_NAME = "@TEMP@"
 ZERO_VAR_SUFFIX = "@ZERO"

@@ -319,3 +319,110 @@ def test_a_gradient_that_nobody_reads_is_no_output(exe: fluid.Executor) -> None:
     assert gradient.output_arg_names == ["slope"]
     exe.run(fluid.default_startup_program())
     exe.run(feed={"image": np.ones((1, 1, 4, 4), np.float32)})
+
+
+def test_types_are_inferred_anew() -> None:
+    block = fluid.Program().global_block()
+    out = block.create_var("out")
+    op = block.append_op("gaussian_random", outputs={"Out": out}, attrs={"shape": [3, 2]})
+    out.desc.set_dtype(core.VarType.FP64)
+    out.desc.set_shape([7])
+    op.desc.infer_var_type(block.desc)
+    assert (out.dtype, out.shape) == (core.VarType.FP32, (3, 2))
+    assert block.desc.op_count() == 1
+
+
+def product() -> tuple[fluid.Program, fluid.framework.Operator]:
+    program = fluid.Program()
+    block = program.global_block()
+    x, y, out = (
+        block.create_var(name, shape, "float32") for name, shape in (("x", [2, 3]), ("y", [3, 4]), ("out", []))
+    )
+    block.create_var("out@GRAD", [2, 4], "float32")
+    return program, block.append_op("mul", {"X": x, "Y": y}, {"Out": out})
+
+
+def test_a_program_appends_a_backward_pass_of_its_own(exe: fluid.Executor) -> None:
+    program, mul = product()
+    block = program.global_block()
+    ops, variable_of = core.get_grad_op_desc(mul.desc, set(), [])
+    assert [op.type for op in ops] == ["mul_grad"]
+    assert variable_of == {"x@GRAD": "x", "y@GRAD": "y"}
+    new = block.desc.append_op()
+    new.copy_from(ops[0])
+    new._set_attr(core.op_proto_and_checker_maker.kOpRoleAttrName(), core.OpRole.Backward)
+    for name in ops[0].output_arg_names():
+        block.desc.var(name.encode("ascii"))
+    ops[0].infer_var_type(block.desc)
+    ops[0].infer_shape(block.desc)
+    assert block.desc.find_var(b"x@GRAD").shape == [2, 3]
+    assert [(op.type, op.role) for op in block.desc.ops()] == [("mul", 0), ("mul_grad", core.OpRole.Backward)]
+    assert (new.type, new.attr("op_role")) == ("mul_grad", core.OpRole.Backward)
+    x, y, d = (np.random.default_rng(3).random(shape, np.float32) for shape in ((2, 3), (3, 4), (2, 4)))
+    dx, dy = exe.run(program, {"x": x, "y": y, "out@GRAD": d}, ["x@GRAD", "y@GRAD"])
+    np.testing.assert_allclose(dx, d @ y.T, rtol=1e-5)
+    np.testing.assert_allclose(dy, x.T @ d, rtol=1e-5)
+
+
+def test_gradients_that_are_not_wanted_are_left_out(exe: fluid.Executor) -> None:
+    program, mul = product()
+    (op,), variable_of = core.get_grad_op_desc(mul.desc, {"x@GRAD"}, [])
+    assert variable_of == {"y@GRAD": "y"}
+    program.global_block().desc.append_op().copy_from(op)
+    assert not program.global_block().desc.has_var("x@GRAD")
+    feed = {"x": np.ones((2, 3), np.float32), "y": np.ones((3, 4), np.float32), "out@GRAD": np.ones((2, 4), np.float32)}
+    assert exe.run(program, feed, ["y@GRAD"])[0].tolist() == [[2.0] * 4] * 3
+    assert core.get_grad_op_desc(mul.desc, {"x@GRAD", "y@GRAD"}, []) == ([], {})
+
+
+def test_gradients_of_results_that_nobody_reads_are_left_out(exe: fluid.Executor) -> None:
+    program = fluid.Program()
+    block = program.global_block()
+    x, y, mean, variance = (block.create_var(name, [2, 3], "float32") for name in ("x", "y", "mean", "variance"))
+    outputs = {"Y": y, "Mean": mean, "Variance": variance}
+    norm = block.append_op("layer_norm", {"X": x}, outputs, {"begin_norm_axis": 1})
+    block.create_var("y@GRAD", [2, 3], "float32")
+    (op,), _ = core.get_grad_op_desc(norm.desc, set())
+    block.desc.append_op().copy_from(op)
+    op.infer_shape(block.desc)
+    feed = {"x": np.array([[1, 2, 3], [4, 6, 8]], np.float32), "y@GRAD": np.ones((2, 3), np.float32)}
+    np.testing.assert_allclose(exe.run(program, feed, ["x@GRAD"])[0], np.zeros((2, 3)), atol=1e-5)
+
+
+def test_operators_without_a_gradient_have_no_gradient_operators() -> None:
+    out = layers.fill_constant([1], "float32", 1.0)
+    assert core.get_grad_op_desc(out.op.desc, set(), []) == ([], {})
+
+
+def test_a_block_is_not_differentiated_alone() -> None:
+    x = fluid.data("x", [3])
+    layers.cond(layers.reduce_sum(x) > 0.0, lambda: x + 1.0, lambda: x - 1.0)
+    op = next(op for op in fluid.default_main_program().global_block().ops if op.type == "conditional_block")
+    with pytest.raises(errors.Unimplemented, match="'conditional_block' runs a block, which only backward"):
+        core.get_grad_op_desc(op.desc, set(), [])
+
+
+def test_a_new_operator_is_copied_once_and_stays_where_it_is() -> None:
+    program, mul = product()
+    block = program.global_block()
+    (op,), _ = core.get_grad_op_desc(mul.desc, set())
+    new = block.desc.append_op()
+    assert block.desc.op_count() == 1
+    for use in (lambda: new.type, lambda: new.set_attr("op_role", 1)):
+        with pytest.raises(errors.FailedPrecondition, match="copy_from has to say first which operator"):
+            use()
+    new.copy_from(op)
+    with pytest.raises(errors.FailedPrecondition, match="is the operator 'mul_grad' already"):
+        new.copy_from(op)
+    block.desc.remove_ops(0, 1)
+    with pytest.raises(errors.FailedPrecondition, match=r"'mul_grad' no longer stands .* at 1 of its block"):
+        new.set_attr("op_role", 1)
+
+
+def test_what_cannot_be_copied_leaves_the_block_as_it_was() -> None:
+    _, mul = product()
+    (op,), _ = core.get_grad_op_desc(mul.desc, set())
+    block = fluid.Program().global_block().desc
+    with pytest.raises(errors.NotFound, match="out@GRAD"):
+        block.append_op().copy_from(op)
+    assert (block.op_count(), block.vars()) == (0, [])
