@@ -39,8 +39,11 @@ void WithPower(T exponent, const Use& use) {
     if (exponent == T(2)) {
       return use([](T x) { return x * x; });
     }
-    if (exponent == T(3)) {
-      return use([](T x) { return x * x * x; });
+    if (exponent == T(3)) {  // in double, where the square of a float is exact: rounded once, as by std::pow
+      return use([](T x) {
+        const auto wide = static_cast<double>(x);
+        return static_cast<T>(wide * wide * wide);
+      });
     }
     if (exponent == T(-1)) {
       return use([](T x) { return 1 / x; });

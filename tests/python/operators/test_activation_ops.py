@@ -141,6 +141,13 @@ def test_pow_of_every_kind_of_number(exponent: float, dtype: Any) -> None:
     np.testing.assert_allclose(np.asarray(grad.run()["X@GRAD"][0]), slope, rtol=1e-6)
 
 
+def test_cubes_of_floats_are_rounded_once() -> None:
+    """As by the function of the C library, to which programs compare them bit by bit."""
+    x = np.random.default_rng(5).uniform(-2, 2, 1000).astype(np.float32)
+    out = np.asarray(OpTest("pow", {"X": x}, {"factor": 3.0}, {"Out": None}).run()["Out"][0])
+    np.testing.assert_array_equal(out, (x.astype(np.float64) ** 3).astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_pow_of_integers_is_exact(dtype: type) -> None:
     x = np.array([[-3, 0, 1], [2, 5, 7]], dtype)
