@@ -390,7 +390,7 @@ class ReplicaSet:
         (update,) = command["updates"]
         key = update["q"]["_id"]
         known = documents.get(key, {})
-        if "beat" in update["q"] and not known.get("beat", -1) < update["q"]["beat"]["$lt"]:
+        if "beat" in update["q"] and known.get("beat", -1) >= update["q"]["beat"]["$not"]["$gte"]:
             return {"writeErrors": [duplicate]}
         now = datetime.datetime.now(datetime.timezone.utc)
         log("put", space, {**known, "_id": key, **update["u"]["$set"], "time": now})

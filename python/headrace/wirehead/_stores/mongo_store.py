@@ -168,7 +168,7 @@ class MongoStore:
         which: Document = {"_id": key}
         update: Document = {"$set": _packed(document), "$currentDate": {"time": True}}
         if "beat" in document:
-            which["beat"] = {"$lt": document["beat"]}
+            which["beat"] = {"$not": {"$gte": document["beat"]}}  # or there is none
         collection = self._collection(table)
 
         def is_there(session: Any) -> bool:  # or a later one
@@ -341,15 +341,14 @@ class MongoStore:
         since, that may be the only one that has it; PyMongo does not say so.
         """
 
-        def attempt(session: Any) -> bool:
+        def attempt(session: Any) -> None:
             try:
                 write(session)
-                return True
             except DuplicateKeyError:
-                return is_there(session)
+                if not is_there(session):
+                    raise AutoReconnect("what is there already has not reached a majority") from None
 
-        while not self._retried(attempt):
-            pass
+        self._retried(attempt)
 
     def _retried(self, operation: Callable[[Any], Result]) -> Result:
         """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
