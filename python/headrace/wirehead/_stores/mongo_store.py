@@ -181,8 +181,9 @@ class MongoStore:
         self._retried(lambda s: self._collection(table).delete_one({"_id": key}, session=s))
 
     def now(self) -> float:
-        # "ismaster" is understood by every server, "hello" by new ones.
-        reply = self._retried(lambda s: self._client.admin.command("ismaster"))
+        # "ismaster" is understood by every server, "hello" by new ones. A command's times have no time zone otherwise.
+        options = self._client.codec_options
+        reply = self._retried(lambda s: self._client.admin.command("ismaster", codec_options=options))
         return seconds(reply["localTime"])
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
