@@ -19,6 +19,7 @@ pymongo: Any = pytest.importorskip("pymongo")
 from pymongo.errors import (  # noqa: E402
     AutoReconnect,
     DuplicateKeyError,
+    ExecutionTimeout,
     InvalidOperation,
     NetworkTimeout,
     OperationFailure,
@@ -305,6 +306,47 @@ def test_a_refusal_says_what_to_do(error: Any, text: str) -> None:
         raise Unconnected()._refused(error)
 
 
+CODES = {
+    "HostUnreachable": 6,
+    "HostNotFound": 7,
+    "CursorNotFound": 43,
+    "WriteConcernTimeout": 64,
+    "NetworkTimeout": 89,
+    "ShutdownInProgress": 91,
+    "WriteConflict": 112,
+    "FailedToSatisfyReadPreference": 133,
+    "ReadConcernMajorityNotAvailableYet": 134,
+    "QueryPlanKilled": 175,
+    "PrimarySteppedDown": 189,
+    "CursorKilled": 237,
+    "ExceededTimeLimit": 262,
+    "SocketException": 9001,
+    "NotWritablePrimary": 10107,
+    "InterruptedAtShutdown": 11600,
+    "Interrupted": 11601,
+    "InterruptedDueToReplStateChange": 11602,
+    "NotPrimaryNoSecondaryOk": 13435,
+    "NotPrimaryOrSecondary": 13436,
+}
+
+
+def done_at_second_try(store: MongoStore, failure: PyMongoError) -> bool:
+    failures = [failure]
+
+    def operation(session: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return True
+
+    return store._retried(operation)
+
+
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+def test_what_a_server_reports_that_ends_or_fails_over_is_tried_again(code: int) -> None:
+    """Some also as the error of a write concern, which PyMongo does not take for a lost connection."""
+    assert mongo_stores._is_transient(OperationFailure("the primary steps down", code, {}))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -316,25 +358,12 @@ def test_a_refusal_says_what_to_do(error: Any, text: str) -> None:
     ],
 )
 def test_what_ferretdb_says_when_it_ends_or_drops_is_tried_again(store: MongoStore, text: str) -> None:
-    failures = [OperationFailure(text, 1, {})]
-
-    def operation(session: Any) -> str:
-        if failures:
-            raise failures.pop()
-        return "done"
-
-    assert store._retried(operation) == "done"
+    assert done_at_second_try(store, OperationFailure(text, 1, {}))
 
 
 def test_a_limit_of_time_that_the_server_reports_is_tried_again(store: MongoStore) -> None:
-    failures = [pymongo.errors.ExecutionTimeout("operation exceeded time limit", 50, {}), NetworkTimeout("late")]
-
-    def operation(session: Any) -> str:
-        if failures:
-            raise failures.pop()
-        return "done"
-
-    assert store._retried(operation) == "done"
+    assert done_at_second_try(store, ExecutionTimeout("operation exceeded time limit", 50, {}))
+    assert done_at_second_try(store, NetworkTimeout("late"))
 
 
 def test_a_document_that_is_too_large_is_refused(store: MongoStore) -> None:

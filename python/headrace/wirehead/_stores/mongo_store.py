@@ -28,18 +28,14 @@ from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableEr
 
 try:
     import pymongo
-    from bson import Binary
     from bson.errors import InvalidDocument
     from pymongo.errors import (
         AutoReconnect,
-        BulkWriteError,
         ConfigurationError,
         DuplicateKeyError,
         InvalidOperation,
-        InvalidURI,
         OperationFailure,
         PyMongoError,
-        ServerSelectionTimeoutError,
     )
     from pymongo.monitoring import (
         ServerHeartbeatFailedEvent,
@@ -56,7 +52,6 @@ log = logging.getLogger("headrace.wirehead")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_DUPLICATE_KEY = 11000
 # Of an interrupted server or a primary that steps down: shutting down, interrupted, not primary, a lost cursor, …
 _TRANSIENT = frozenset(
     (6, 7, 43, 64, 89, 91, 112, 133, 134, 175, 189, 237, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436)
@@ -188,7 +183,7 @@ class MongoStore:
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
         def write(chunk: tuple[str, bytes | memoryview]) -> None:
-            name, document = chunk[0], {"_id": chunk[0], "data": Binary(bytes(chunk[1]))}
+            name, document = chunk[0], {"_id": chunk[0], "data": bytes(chunk[1])}
             collection = self._chunks(generation, name)
             # Names are unique: if it is there, it is ours, of an attempt that was not answered.
             self._store(
@@ -373,11 +368,9 @@ class MongoStore:
                     return self._causally(operation)
             except DuplicateKeyError:
                 raise
-            except (AutoReconnect, ServerSelectionTimeoutError) as error:
+            except AutoReconnect as error:
                 problem: PyMongoError = error
-            except (OperationFailure, BulkWriteError) as error:
-                if error.code == _DUPLICATE_KEY:
-                    raise DuplicateKeyError(str(error)) from None
+            except OperationFailure as error:
                 if not _is_transient(error):
                     raise self._refused(error) from None
                 problem = error
@@ -426,7 +419,7 @@ class MongoStore:
                 f"the database at {self.config.location} refused user and password: {text}. "
                 f"The password is read from the environment variable {PASSWORD_VARIABLE}, or from MONGOHOST"
             )
-        if code == 14031 or re.search(r"disk is full|no space left|database or disk", text, re.IGNORECASE):
+        if code == 14031 or re.search(r"disk is full|no space left", text, re.IGNORECASE):
             return StoreError(
                 f"the disk of the database at {self.config.location} is full: {text}. "
                 "Make room, or lower SWAP_CAP: up to three generations are stored"
@@ -606,7 +599,7 @@ def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.Mon
         }
         options.update({name: value for name, value in defaults.items() if name not in given})
         return pymongo.MongoClient(host, config.port, **options)
-    except (InvalidURI, ConfigurationError, ValueError, OSError) as error:
+    except (ConfigurationError, ValueError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
         # PyMongo's message may quote any part of it, including a password; but not if it is about a file of keys that
