@@ -77,7 +77,7 @@ class Unconnected(MongoStore):
         self.config = Config.load({"MONGOHOST": "127.0.0.1:1", "DBNAME": "test", "SWAP_CAP": 5, **keys})
 
 
-MANY = [f"00-a-{number}-0" for number in range(mongo_stores._FEW + 1)]
+MANY = [f"00-a-{number}-0" for number in range(9)]
 READS = {
     "find": lambda store: store.find("swaps", "a"),
     "scan": lambda store: store.scan("swaps"),
@@ -228,12 +228,14 @@ def test_a_lease_that_is_gone_or_older_when_it_is_looked_up_is_written_again(
     assert len(collection.calls) == 3
 
 
-def test_chunks_that_are_there_are_asked_for_by_name_alone(store: MongoStore, asked: list[dict[str, Any]]) -> None:
-    for names in (["00-a"], MANY):
+def test_for_their_names_alone_a_few_chunks_are_asked_one_by_one_and_many_at_once(
+    store: MongoStore, asked: list[dict[str, Any]]
+) -> None:
+    for names, filters in ((MANY[:8], [{"_id": name} for name in MANY[:8]]), (MANY, [{"_id": {"$in": MANY}}])):
         asked.clear()
         assert store.missing_chunks(1, dict.fromkeys(names, 1)) == names
+        assert [command["filter"] for command in asked] == filters
         assert all(command["projection"] == {"_id": 1} for command in asked)
-        assert len(asked) == 1
 
 
 def test_a_large_table_comes_in_one_reply(store: MongoStore, asked: list[dict[str, Any]]) -> None:
@@ -509,16 +511,18 @@ def test_the_servers_times_do_not_depend_on_the_time_zone_of_this_machine(
         time.tzset()
 
 
-def test_a_store_that_cannot_be_opened_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
     before = set(threading.enumerate())
-    with pytest.raises(StoreUnreachableError):
-        MongoStore(Config.load({"MONGOHOST": f"127.0.0.1:{port}", "DBNAME": "test", "SWAP_CAP": 5, "TIMEOUT": 0.2}))
+    keys = {"MONGOHOST": f"127.0.0.1:{port}", "DBNAME": "test", "SWAP_CAP": 5, "TIMEOUT": 0.2}
+    with pytest.raises(StoreUnreachableError) as caught:  # which keeps all that was made
+        MongoStore(Config.load(keys))
     deadline = time.monotonic() + 20
     while {thread for thread in threading.enumerate() if "server_monitor" in thread.name} - before:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    assert "Connection refused" in str(caught.value)
 
 
 def test_a_closed_store_is_forgotten_with_its_threads(stub: ReplicaSet) -> None:
