@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -394,3 +396,22 @@ def test_the_file_system_of_a_folder_is_that_of_the_last_mount_on_the_longest_pa
     monkeypatch.setattr(Path, "read_text", lambda path, **options: "\n".join(mounts))
     monkeypatch.setattr(local_stores.os.path, "realpath", lambda path: str(path))
     assert local_stores._file_system(Path(folder)) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *((name, r"cannot hold more: .*\. Make room, or lower SWAP_CAP") for name in ("ENOSPC", "EDQUOT", "EFBIG")),
+        *((name, "cannot be used: .*: use a DIRECTORY") for name in ("EACCES", "EPERM", "EROFS", "EOPNOTSUPP")),
+        *((name, rf"failed: \[Errno {getattr(errno, name)}\]") for name in ("EIO", "ENOTDIR")),
+    ],
+)
+def test_an_error_of_the_file_system_says_what_to_do(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
+
+    monkeypatch.setattr(local_stores.os, "link", fail)
+    with pytest.raises(StoreError, match=f"^{re.escape(str(folder))} {text}"):
+        store.insert("rounds", "a", {})

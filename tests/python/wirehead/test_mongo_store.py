@@ -130,6 +130,17 @@ def test_a_write_waits_for_a_majority_and_is_seen_by_the_next_read(
     assert asked[0]["readConcern"]["afterClusterTime"] >= stub._stamp(stub.primary.log[-1].time)
 
 
+def test_clean_sees_that_the_settings_are_gone(
+    stub: ReplicaSet, store: MongoStore, asked: list[dict[str, Any]]
+) -> None:
+    """Else it would keep what they name."""
+    store.insert("settings", "settings", {"incarnation": INCARNATION})
+    store.clean()
+    (dropped,) = (entry.time for entry in stub.primary.log if entry.operation == ("drop", "test.counter.settings"))
+    (look,) = (command for command in asked if "find" in command)
+    assert look["readConcern"]["afterClusterTime"] >= stub._stamp(dropped)
+
+
 def test_an_operation_that_fails_has_seen_what_the_server_had(stub: ReplicaSet, store: MongoStore) -> None:
     with contextlib.closing(opened(stub)) as other:
         assert other.insert("swaps", "a", {})
@@ -211,9 +222,11 @@ def test_what_never_reaches_a_majority_is_an_error_in_time(stub: ReplicaSet) -> 
         assert 1 < len(calls) < 20  # with pauses
 
 
-@pytest.mark.parametrize("found", [None, {}, {"beat": 1}])
+@pytest.mark.parametrize(
+    ("document", "found"), [({"beat": 2}, None), ({"beat": 2}, {}), ({"beat": 2}, {"beat": 1}), ({}, {"beat": 1})]
+)
 def test_a_lease_that_is_gone_or_older_when_it_is_looked_up_is_written_again(
-    store: MongoStore, monkeypatch: pytest.MonkeyPatch, found: Any
+    store: MongoStore, monkeypatch: pytest.MonkeyPatch, document: dict[str, Any], found: Any
 ) -> None:
     collection = SimpleNamespace(calls=[], find_one=lambda which, session: found)
 
@@ -224,7 +237,7 @@ def test_a_lease_that_is_gone_or_older_when_it_is_looked_up_is_written_again(
 
     collection.update_one = update_one
     monkeypatch.setattr(store, "_collection", lambda table: collection)
-    store.replace("leases", "a", {"beat": 2})
+    store.replace("leases", "a", document)
     assert len(collection.calls) == 3
 
 
@@ -236,6 +249,19 @@ def test_for_their_names_alone_a_few_chunks_are_asked_one_by_one_and_many_at_onc
         assert store.missing_chunks(1, dict.fromkeys(names, 1)) == names
         assert [command["filter"] for command in asked] == filters
         assert all(command["projection"] == {"_id": 1} for command in asked)
+
+
+def test_after_an_error_no_further_chunk_is_tried(store: MongoStore) -> None:
+    """Each would take TIMEOUT where the server does not answer."""
+    tried = []
+
+    def fail(number: int) -> None:
+        tried.append(number)
+        raise StoreError("no")
+
+    with pytest.raises(StoreError):
+        store._map(fail, range(10))
+    assert len(tried) <= store.parallel
 
 
 def test_a_large_table_comes_in_one_reply(store: MongoStore, asked: list[dict[str, Any]]) -> None:
@@ -284,8 +310,8 @@ def test_clean_removes_what_earlier_formats_have_left_and_nothing_else(store: Mo
 
 def test_a_collection_called_settings_that_holds_none_is_in_nobodys_way(store: MongoStore) -> None:
     assert store.insert("swaps", "a", {})
-    for name in ("other.settings", "mysettings"):
-        store._database[name].insert_one({"_id": "a"})
+    store._database["other.settings"].insert_one({"_id": "a"})
+    store._database["mysettings"].insert_one({"_id": "settings", **mongo_stores._packed({"incarnation": INCARNATION})})
     assert store.incarnations() == [INCARNATION]
     assert store.clean() == []
     assert sorted(store._database.list_collection_names()) == ["mysettings", "other.settings"]
