@@ -415,3 +415,34 @@ def test_an_error_of_the_file_system_says_what_to_do(
     monkeypatch.setattr(local_stores.os, "link", fail)
     with pytest.raises(StoreError, match=f"^{re.escape(str(folder))} {text}"):
         store.insert("rounds", "a", {})
+
+
+def test_a_folder_that_is_missing_four_times_is_an_error(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, pauses = [], list[float]()
+
+    def fail(*arguments: Any) -> None:
+        tries.append(arguments)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(local_stores.os, "link", fail)
+    monkeypatch.setattr(local_stores.time, "sleep", pauses.append)
+    with pytest.raises(StoreError, match=rf"^{re.escape(str(folder))} failed: .*No such file"):
+        store.insert("rounds", "a", {})
+    assert (len(tries), pauses) == (4, [0.01, 0.04, 0.16])
+
+
+def test_a_folder_that_cannot_be_made_says_which(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = Config.load({"DBNAME": "brains", "DIRECTORY": str(tmp_path / "file" / "below"), "SWAP_CAP": 2})
+    with pytest.raises(
+        StoreError, match=r"^the folder .*/file/below/brains\.wirehead cannot be created: Not a dir.*: use"
+    ):
+        LocalStore(config)
+
+
+def test_a_link_to_nowhere_is_no_missing_cache(config: Config, folder: Path) -> None:
+    folder.symlink_to("/nowhere")
+    with pytest.raises(StoreError, match="is a symbolic link"):
+        LocalStore(config, create=False)

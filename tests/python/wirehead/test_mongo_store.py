@@ -24,6 +24,7 @@ from pymongo.errors import (  # noqa: E402
     NetworkTimeout,
     OperationFailure,
     PyMongoError,
+    WaitQueueTimeoutError,
 )
 from replica_set import Refused, ReplicaSet  # noqa: E402
 
@@ -389,9 +390,10 @@ def test_what_ferretdb_says_when_it_ends_or_drops_is_tried_again(store: MongoSto
     assert done_at_second_try(store, OperationFailure(text, 1, {}))
 
 
-def test_a_limit_of_time_that_the_server_reports_is_tried_again(store: MongoStore) -> None:
+def test_what_has_taken_too_long_is_tried_again(store: MongoStore) -> None:
     assert done_at_second_try(store, ExecutionTimeout("operation exceeded time limit", 50, {}))
     assert done_at_second_try(store, NetworkTimeout("late"))
+    assert done_at_second_try(store, WaitQueueTimeoutError("no connection is free"))
 
 
 def test_a_document_that_is_too_large_is_refused(store: MongoStore) -> None:
@@ -450,18 +452,40 @@ def test_pauses_grow_and_stay_short(store: MongoStore, monkeypatch: pytest.Monke
     assert 17 < sum(pauses) < 20  # TIMEOUT, and no pause that would end after it
 
 
-def test_an_operation_gets_what_is_left_of_the_time(stub: ReplicaSet, store: MongoStore) -> None:
-    limits = []
+def test_an_operation_gets_what_is_left_of_the_time(store: MongoStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, now = [], [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: None)
+    monkeypatch.setattr(mongo_stores, "time", clock)
 
     def operation(session: Any) -> None:
         limits.append(pymongo._csot.remaining())
-        if len(limits) < 3:
+        now[0] += 6
+        if now[0] < 1018:
             raise AutoReconnect("gone")
 
     store._retried(operation)
-    assert limits == sorted(limits, reverse=True)
-    assert all(0 < limit < 20 for limit in limits)
-    assert mongo_stores._left(time.monotonic() - 1) == 0.05
+    assert limits == pytest.approx([20, 14, 8], abs=1)
+    store.begin_close()
+    store._retried(operation)
+    assert limits[-1] < 0.76
+    store._retried(operation)  # which has a chance in any case
+    assert 0 < limits[-1] <= 0.05
+
+
+def test_an_attempt_that_fails_after_the_store_has_closed_is_the_last(
+    store: MongoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, tries = [1000.0], []
+    monkeypatch.setattr(mongo_stores, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=tries.append))
+
+    def operation(session: Any) -> None:
+        store.begin_close()
+        now[0] += 1
+        raise AutoReconnect("gone")
+
+    with pytest.raises(StoreUnreachableError, match="when it was closed"):
+        store._retried(operation)
+    assert tries == []
 
 
 def test_the_reason_is_the_operating_systems_in_few_words() -> None:
@@ -611,7 +635,9 @@ def test_an_outage_is_said_when_the_oldest_has_waited_long_enough_and_none_answe
     store._say_outage(error)  # it has been said
     (message,) = caplog.messages
     assert message.endswith("does not answer (Connection refused); trying for 20 s (TIMEOUT)")
-    store._retried(lambda session: None)
+    waiting = store._retried(lambda session: dict(store._waiting))
+    assert abs(max(waiting.values()) - time.monotonic()) < 100
+    assert [*store._waiting] == [0, 1]  # the others wait no more
     store._say_outage(error)  # of the next outage
     assert len(caplog.messages) == 2
     store._waiting.clear()

@@ -347,9 +347,7 @@ class MongoStore:
         self._retried(attempt)
 
     def _retried(self, operation: Callable[[Any], Result]) -> Result:
-        """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
-        through.
-        """
+        """The result of the operation, called with a session or None, once the server answers."""
         this, start = object(), time.monotonic()
         self._waiting[this] = start
         try:
@@ -366,8 +364,6 @@ class MongoStore:
             try:
                 with pymongo.timeout(_left(deadline)):
                     return self._causally(operation)
-            except DuplicateKeyError:
-                raise
             except AutoReconnect as error:
                 problem: PyMongoError = error
             except OperationFailure as error:
