@@ -446,3 +446,26 @@ def test_a_link_to_nowhere_is_no_missing_cache(config: Config, folder: Path) -> 
     folder.symlink_to("/nowhere")
     with pytest.raises(StoreError, match="is a symbolic link"):
         LocalStore(config, create=False)
+
+
+def test_reading_chunks_leaves_no_descriptor_open(store: LocalStore) -> None:
+    store.write_chunks(1, {"00-a": b"a", "00-b": b""})
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        assert list(store.read_chunks(1, ["00-a", "00-b"])) == [b"a", b""]
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_folder_that_is_cleaned_before_it_has_its_name_is_made_again(
+    config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def cleaned(source: Path, target: Path) -> None:
+        monkeypatch.setattr(local_stores.os, "rename", rename)
+        assert LocalStore(config, create=False).clean() == []
+        rename(source, target)
+
+    monkeypatch.setattr(local_stores.os, "rename", cleaned)
+    LocalStore(config)
+    assert os.listdir(folder) == [MARK]

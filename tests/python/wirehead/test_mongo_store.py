@@ -520,6 +520,19 @@ def test_no_message_shows_a_password_in_whatever_way_it_is_written(
         assert not any(secret in str(message) for secret in secrets)
 
 
+def test_an_error_after_timeout_shows_no_password(stub: ReplicaSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIREHEAD_PASSWORD", "swordfish")
+
+    def operation(session: Any) -> None:
+        raise AutoReconnect("of swordfish, Timeout: 30s, Topology Description: <…>")
+
+    with (
+        contextlib.closing(opened(stub, TIMEOUT=0.1)) as store,
+        pytest.raises(StoreUnreachableError, match=r"\(TIMEOUT\): of \*\*\*\. Is it running"),
+    ):
+        store._retried(operation)
+
+
 @pytest.mark.parametrize(
     ("timeout", "heartbeat", "connect"), [(0.5, 0.5, 0.5), (6, 1, 2), (20, 20 / 6, 5), (600, 10, 10)]
 )

@@ -16,7 +16,17 @@ from model_store import Memory
 from replica_set import ReplicaSet
 
 from headrace.wirehead._stores.open_store import open_store
-from headrace.wirehead._stores.store import SETTINGS, SWAPS, TABLES, chunk_name, key, round_key, seconds, version_key
+from headrace.wirehead._stores.store import (
+    FAREWELL,
+    SETTINGS,
+    SWAPS,
+    TABLES,
+    chunk_name,
+    key,
+    round_key,
+    seconds,
+    version_key,
+)
 from headrace.wirehead.config import Config
 
 INCARNATIONS = ("0" * 16, "0123456789abcdef")
@@ -126,7 +136,7 @@ class Agreement:
         assert second == first, (name, arguments)
         return first
 
-    def use(self, incarnation: str) -> None:
+    def use(self, incarnation: str | None) -> None:
         self._incarnation = incarnation
         for store in self.stores:
             store.use(incarnation)
@@ -173,6 +183,9 @@ class Agreement:
         self.both("incarnations")
         self.both("generations")
         assert abs(self.stores[1].now() - time.time()) < 60
+        self.use(None)
+        assert self.both("scan", self._rng.choice([*TABLES_OF_ALL, *SAMPLES])) == {}
+        assert self.both("generations") == []
         self.use(self._rng.choice(INCARNATIONS))
 
     def _remove_much(self) -> None:
@@ -184,8 +197,7 @@ class Agreement:
     def _clean(self) -> None:
         self.both("clean")
         self.both("incarnations")
-        for store in self.stores:
-            store.use(None)
+        self.use(None)
         assert self.both("insert", SETTINGS, "settings", {"incarnation": INCARNATIONS[0]})
         assert not self.both("insert", SETTINGS, "settings", {"incarnation": INCARNATIONS[1]})
         assert self.both("find", SETTINGS, "settings")["incarnation"] == INCARNATIONS[0]
@@ -292,3 +304,13 @@ def test_a_late_beat_replaces_none_that_is_higher(open_one: Callable[[], Any]) -
         store.replace("leases", "a", {"beat": beat, "nth": beat})
         found = store.find("leases", "a")
         assert (found["beat"], found["nth"]) == (most, most)
+
+
+def test_who_begins_to_close_twice_ends_as_soon_as_after_the_first_time(open_one: Callable[[], Any]) -> None:
+    store, before = open_one(), time.monotonic()
+    assert store.ends == float("inf")
+    store.begin_close()
+    ends = store.ends
+    assert before + FAREWELL <= ends <= time.monotonic() + FAREWELL
+    store.begin_close()
+    assert store.ends == ends

@@ -175,7 +175,7 @@ class LocalStore:
     @_reported
     def _read_chunk(self, generation: int, name: str) -> memoryview | None:
         try:
-            file = os.open(self._chunks(generation) / name, os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._chunks(generation) / name, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -258,8 +258,6 @@ class LocalStore:
                         break
                     except OSError:
                         _make_mark(folder)
-                elif not any(map(_TABLE.fullmatch, kept)):
-                    break
             return kept
         return []
 
@@ -375,7 +373,7 @@ class LocalStore:
         if self._is_gone():  # nothing is stored in a folder that holds something else than this process believes
             raise CacheGoneError(self.config.cache)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             try:
                 file = os.open(path, flags, 0o600)
             except FileNotFoundError:
@@ -415,7 +413,7 @@ class LocalStore:
 
 
 def _make_mark(folder: Path) -> None:
-    os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _are_remains(names: Sequence[str]) -> bool:
