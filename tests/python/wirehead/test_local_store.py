@@ -282,10 +282,12 @@ def test_what_a_killed_clean_has_left_goes_with_the_next(
         assert Cache(keys).store.clean() == []
     (aside,) = tmp_path.iterdir()
     (aside / "0123456789abcdef.leases").mkdir()
-    (tmp_path / f".brains.wirehead.{'0' * 32}").mkdir()  # not ours: it has no mark
+    others = tmp_path / f".brains.wirehead.{'0' * 32}" / "0123456789abcdef.leases"
+    others.mkdir(parents=True)  # not ours: it has no mark
     fill(Cache(keys))
     assert Cache(keys).store.clean() == []
-    assert [path.name for path in tmp_path.iterdir()] == [f".brains.wirehead.{'0' * 32}"]
+    assert [*tmp_path.iterdir()] == [others.parent]
+    assert others.is_dir()
 
 
 def test_clean_removes_leftovers_of_its_cache_alone(tmp_path: Path, keys: dict[str, Any]) -> None:

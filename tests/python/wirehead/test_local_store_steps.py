@@ -469,3 +469,18 @@ def test_a_folder_that_is_cleaned_before_it_has_its_name_is_made_again(
     monkeypatch.setattr(local_stores.os, "rename", cleaned)
     LocalStore(config)
     assert os.listdir(folder) == [MARK]
+
+
+def test_a_cache_that_was_gone_when_its_incarnation_was_found_is_gone(config: Config, folder: Path) -> None:
+    store = LocalStore(config)
+    shutil.rmtree(folder)
+    store.use("0" * 16)
+    with pytest.raises(CacheGoneError):
+        store.insert("rounds", "a", {})
+
+
+def test_the_folders_above_are_made_or_need_not_be_there(tmp_path: Path) -> None:
+    config = Config.load({"DBNAME": "brains", "DIRECTORY": str(tmp_path / "a" / "b"), "SWAP_CAP": 2})
+    assert LocalStore(config, create=False).clean() == []
+    assert not (tmp_path / "a").exists()
+    assert LocalStore(config).insert("rounds", "a", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -605,6 +606,26 @@ def test_a_closed_store_is_forgotten_with_its_threads(stub: ReplicaSet) -> None:
     assert closed() is None
 
 
+def test_a_store_that_is_closed_starts_no_thread_for_chunks(stub: ReplicaSet) -> None:
+    before = set(threading.enumerate())
+    store = opened(stub)
+    store.close()
+    store._chunk_threads.submit(lambda: None)
+    assert not [t for t in set(threading.enumerate()) - before if t.name == "headrace-wirehead-chunks"]
+
+
+def test_the_threads_for_chunks_keep_no_store(stub: ReplicaSet) -> None:
+    store = opened(stub)
+    store.write_chunks(1, {"00-a": b"a", "00-b": b"b"})
+    forgotten = weakref.ref(store)
+    del store
+    deadline = time.monotonic() + 20
+    while forgotten() is not None:  # they have just done something
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        gc.collect()
+
+
 def test_a_child_closes_no_store_of_its_parent(store: MongoStore) -> None:
     assert store in mongo_stores._opened
     child = os.fork()
@@ -617,6 +638,26 @@ def test_of_stores_whose_server_answers_none_is_closed_at_exit(stub: ReplicaSet,
     mongo_stores._close_unanswered()
     assert store in mongo_stores._opened
     assert store.insert("rounds", "a", {})
+
+
+def test_the_exit_waits_for_stores_to_close_but_not_for_one_that_hangs(
+    store: MongoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, hangs = [], threading.Event()
+
+    def close() -> None:
+        time.sleep(0.1)
+        closed.append(store.ends)
+        hangs.wait(100)
+
+    monkeypatch.setattr(store, "_has_server", lambda: False)
+    monkeypatch.setattr(store, "close", close)
+    begin = time.monotonic()
+    mongo_stores._close_unanswered()
+    assert time.monotonic() - begin < 50  # FAREWELL
+    hangs.set()
+    (ends,) = closed
+    assert ends <= time.monotonic()  # who waits for the server gives up
 
 
 def test_where_no_thread_can_be_started_stores_are_closed_one_by_one_at_exit(
