@@ -484,3 +484,27 @@ def test_the_folders_above_are_made_or_need_not_be_there(tmp_path: Path) -> None
     assert LocalStore(config, create=False).clean() == []
     assert not (tmp_path / "a").exists()
     assert LocalStore(config).insert("rounds", "a", {})
+
+
+def test_two_processes_make_a_table(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = os.mkdir
+
+    def other_first(path: Path, *arguments: Any) -> None:
+        mkdir(path, *arguments)
+        mkdir(path, *arguments)
+
+    monkeypatch.setattr(local_stores.os, "mkdir", other_first)
+    assert store.insert("rounds", "a", {})
+    assert store.scan("rounds") == {"a": {}}
+
+
+def test_nobody_sees_a_document_that_is_being_written(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, seen = os.link, []
+
+    def look(*arguments: Any) -> None:
+        seen.append(store.scan("rounds"))
+        link(*arguments)
+
+    monkeypatch.setattr(local_stores.os, "link", look)
+    assert store.insert("rounds", "a", {})
+    assert seen == [{}]

@@ -346,8 +346,7 @@ class LocalStore:
 
     def _mark(self) -> None:
         os.chmod(self._root, 0o700)  # an empty folder of the user's, who may have made it for all to write to
-        with contextlib.suppress(FileExistsError):
-            _make_mark(self._root)
+        _make_mark(self._root)
 
     def _refuse_network(self, folder: Path) -> None:
         kind = _file_system(folder)
@@ -413,7 +412,8 @@ class LocalStore:
 
 
 def _make_mark(folder: Path) -> None:
-    os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    """Where there is none."""
+    os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT, 0o600))
 
 
 def _are_remains(names: Sequence[str]) -> bool:
