@@ -382,7 +382,14 @@ def test_a_cache_that_is_cleaned_while_its_first_table_is_made_is_made_again(
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [("/other", "ext4"), ("/data/cache", "nfs4"), ("/data", "nfs4"), ("/database", "ext4"), ("/with space/x", "xfs")],
+    [
+        ("/other", "ext4"),
+        ("/data/cache", "nfs4"),
+        ("/data", "nfs4"),
+        ("/database", "ext4"),
+        ("/with space/x", "xfs"),
+        ("/link", "nfs4"),
+    ],
 )
 def test_the_file_system_of_a_folder_is_that_of_the_last_mount_on_the_longest_path(
     folder: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -393,9 +400,32 @@ def test_the_file_system_of_a_folder_is_that_of_the_last_mount_on_the_longest_pa
         "3 1 0:3 / /data rw shared:1 - nfs4 c rw",
         r"4 1 0:4 / /with\040space rw - xfs d rw",
     ]
-    monkeypatch.setattr(Path, "read_text", lambda path, **options: "\n".join(mounts))
-    monkeypatch.setattr(local_stores.os.path, "realpath", lambda path: str(path))
+    text = "\n".join(mounts).encode() + b"\n5 1 0:5 / /\xe9 rw - xfs e rw"
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: text.decode("utf-8", **options))
+    monkeypatch.setattr(local_stores.os.path, "realpath", lambda path: str(path).replace("/link", "/data/cache"))
     assert local_stores._file_system(Path(folder)) == kind
+
+
+def test_a_system_that_lists_no_mounts_has_no_known_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    assert local_stores._file_system(Path("/")) == ""
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b"[1]", b"3", b"\xff", b"\0" * 10])
+def test_a_document_that_is_damaged_is_an_empty_one(store: LocalStore, stored: bytes) -> None:
+    store.insert("rounds", "a", {"number": 1})
+    (store._table("rounds") / "a").write_bytes(stored)
+    assert store.find("rounds", "a") == {}
+    assert store.scan("rounds") == {"a": {}}
+
+
+def test_in_a_file_that_has_taken_the_folders_place_nothing_is_found(store: LocalStore, folder: Path) -> None:
+    store.insert("rounds", "a", {})
+    put_a_file_in_its_place(folder)
+    assert store.find("rounds", "a") is None
 
 
 @pytest.mark.parametrize(

@@ -425,10 +425,7 @@ def _are_remains(names: Sequence[str]) -> bool:
 
 
 def _is_own_folder(path: Path) -> bool:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return False
+    found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
