@@ -180,12 +180,14 @@ def test_a_password_shows_in_no_representation() -> None:
         assert PASSWORD not in text
 
 
+@pytest.mark.filterwarnings("ignore:Unknown option")  # as which PyMongo takes part of a password
 @pytest.mark.parametrize(
     "host",
     [
         "user:s3cret@host",
         "mongodb://user:s3c/ret@host/",
         "mongodb://u:s3c@ret@host/x",
+        "mongodb://user:x?s3cret=1@host/",
         "mongodb://user:s3cret@host:port/",
         "mongodb://user:s3cret@[host/",
         "mongodb+srv://user:s3cret@/",
@@ -204,6 +206,15 @@ def test_a_file_of_keys_that_is_missing_is_named(tmp_path: Path) -> None:
     message = "^the configuration: MONGOHOST: option 'tlsCAFile': the file is not readable: No such file or directory$"
     with pytest.raises(ConfigError, match=message):
         Cache({"SWAP_CAP": 1, "DBNAME": "test", "MONGOHOST": host, "TIMEOUT": 0.1})
+
+
+@pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile"])
+def test_a_file_of_keys_that_holds_none_is_not_taken_for_a_wrong_uri(tmp_path: Path, option: str) -> None:
+    (tmp_path / "keys").write_text("none")
+    host = f"mongodb://user:s3cret@host/?tls=true&{option}={tmp_path}/keys"
+    with pytest.raises(ConfigError, match=r"^the configuration: MONGOHOST: .*\(_ssl\.c") as caught:
+        Cache({"SWAP_CAP": 1, "DBNAME": "test", "MONGOHOST": host, "TIMEOUT": 0.1})
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_host_that_the_name_server_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

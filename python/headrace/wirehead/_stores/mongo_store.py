@@ -557,15 +557,22 @@ def _passwords(config: Config) -> list[str]:
 
 
 def _check_options(query: str, config: Config) -> None:
-    """PyMongo itself only warns of options of a URI that it ignores: a misspelt concern would cost guarantees."""
+    """PyMongo itself only warns of options of a URI that it ignores: a misspelt concern would cost guarantees, as does
+    one that no store can keep.
+    """
     for option in filter(None, query.split("&")):
         try:
-            split_options(option, warn=False)
+            found = split_options(option, warn=False)
         except (ConfigurationError, ValueError, OSError) as error:
             name, reason = option.partition("=")[0], str(error).partition(" or maybe")[0]
             if isinstance(error, OSError):  # of a file of keys
                 reason = f"the file is not readable: {os.strerror(error.errno or 0)}"
             raise ConfigError(f"{config.source}: MONGOHOST: option {name!r}: {reason}") from None
+        if found.get("w") == 0:
+            raise ConfigError(
+                f"{config.source}: MONGOHOST: option 'w': with 0, a server answers no write, and nobody knows which of "
+                "two came first: leave it out, or write w=majority"
+            )
 
 
 def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.MongoClient[Document]:
@@ -600,7 +607,8 @@ def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.Mon
             raise
         # PyMongo's message may quote any part of it, including a password; but not if it is about a file of keys that
         # an option names, or from the name server, which is asked for the host.
-        is_outside = isinstance(error, OSError) or type(error.__context__).__module__.startswith("dns.")
+        causes = error, error.__context__
+        is_outside = any(isinstance(c, OSError) or type(c).__module__.startswith("dns.") for c in causes)
         if "@" not in host or is_outside:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"{config.source}: MONGOHOST: {reason}") from None
