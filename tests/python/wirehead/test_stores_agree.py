@@ -129,6 +129,7 @@ class Agreement:
         self._beats = dict.fromkeys(KEYS, 0)  # of no document twice
         self._contents: dict[Any, bytes] = {}  # of chunks: what is there already is what comes again
         self._incarnation: str | None = None
+        self._used: list[tuple[str, str]] = []  # keys, the latest last
         self.use(INCARNATIONS[0])
 
     def both(self, name: str, *arguments: Any) -> Any:
@@ -150,6 +151,9 @@ class Agreement:
         rng = self._rng
         table = rng.choice([*TABLES_OF_ALL, *SAMPLES])
         name = rng.choice(KEYS[:3] if table == SWAPS else KEYS)  # the model looks at the numbers of swaps
+        if rng.random() < 0.6:  # where something has happened
+            table, name = rng.choice([*self._used, (table, name)])
+        self._used = [*self._used, (table, name)][-20:]
         document = {f"field {k}": rng.choice(VALUES) for k in range(rng.randrange(3))}
         action = rng.choice(["insert", "insert", "replace", "find", "scan", "remove"])
         if action == "insert":
