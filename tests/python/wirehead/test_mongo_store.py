@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -13,11 +16,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pymongo
 import pytest
-
-pymongo: Any = pytest.importorskip("pymongo")
-
-from pymongo.errors import (  # noqa: E402
+from pymongo.errors import (
     AutoReconnect,
     DuplicateKeyError,
     ExecutionTimeout,
@@ -27,12 +28,12 @@ from pymongo.errors import (  # noqa: E402
     PyMongoError,
     WaitQueueTimeoutError,
 )
-from replica_set import Refused, ReplicaSet  # noqa: E402
+from replica_set import Refused, ReplicaSet
 
-import headrace.wirehead._stores.mongo_store as mongo_stores  # noqa: E402
-from headrace.wirehead._stores.mongo_store import MongoStore  # noqa: E402
-from headrace.wirehead.config import Config  # noqa: E402
-from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError  # noqa: E402
+import headrace.wirehead._stores.mongo_store as mongo_stores
+from headrace.wirehead._stores.mongo_store import MongoStore
+from headrace.wirehead.config import Config
+from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
 
 INCARNATION = "0" * 16
 
@@ -624,6 +625,31 @@ def test_the_threads_for_chunks_keep_no_store(stub: ReplicaSet) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
         gc.collect()
+
+
+def test_closing_does_not_wait_for_a_server_that_has_gone_silent(stub: ReplicaSet) -> None:
+    store = opened(stub, TIMEOUT=600)
+    assert store.insert("rounds", "a", {})
+    for member in stub.members:
+        member.is_frozen = True
+    begin = time.monotonic()
+    store.close()  # it tells the server that its sessions end
+    assert time.monotonic() - begin < 8  # FAREWELL; PyMongo would give it up after ten
+
+
+def test_at_exit_stores_are_closed_before_pymongo_waits_for_its_threads() -> None:
+    program = """
+import atexit
+names, register = [], atexit.register
+atexit.register = lambda function, *rest, **options: names.append(function) or register(function, *rest, **options)
+import headrace.wirehead._stores.mongo_store
+print([f"{getattr(function, '__module__', '')}: {getattr(function, '__name__', '')}" for function in names])
+"""
+    text = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True).stdout
+    registered = ast.literal_eval(text)  # which are called in the opposite order
+    ours = registered.index("headrace.wirehead._stores.mongo_store: _close_unanswered")
+    assert any(name.startswith("pymongo") for name in registered)
+    assert not any(name.startswith("pymongo") for name in registered[ours:])
 
 
 def test_a_child_closes_no_store_of_its_parent(store: MongoStore) -> None:
