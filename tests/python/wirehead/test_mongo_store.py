@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +57,13 @@ def asked(stub: ReplicaSet, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, A
 
     monkeypatch.setattr(stub, "_run", note)
     return commands
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def opened(stub: ReplicaSet, options: str = "", **keys: Any) -> MongoStore:
@@ -222,7 +229,7 @@ def test_what_never_reaches_a_majority_is_an_error_in_time(stub: ReplicaSet) -> 
 
         with pytest.raises(StoreUnreachableError, match=r"within 0\.5 seconds \(TIMEOUT\): .* not reached a majority"):
             store._store(write, lambda session: False)
-        assert 1 < len(calls) < 20  # with pauses
+        assert 0 < len(calls) < 20  # with pauses
 
 
 @pytest.mark.parametrize(
@@ -583,10 +590,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
     keys = {"MONGOHOST": f"127.0.0.1:{port}", "DBNAME": "test", "SWAP_CAP": 5, "TIMEOUT": 0.2}
     with pytest.raises(StoreUnreachableError) as caught:  # which keeps all that was made
         MongoStore(Config.load(keys))
-    deadline = time.monotonic() + 20
-    while {thread for thread in threading.enumerate() if "server_monitor" in thread.name} - before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if "server_monitor" in t.name])
     assert "Connection refused" in str(caught.value)
 
 
@@ -604,7 +608,7 @@ def test_a_closed_store_is_forgotten_with_its_threads(stub: ReplicaSet) -> None:
         client.admin.command("ping")
     assert threads._started == threads._count
     del store
-    assert closed() is None
+    wait_until(lambda: closed() is None)
 
 
 def test_a_store_that_is_closed_starts_no_thread_for_chunks(stub: ReplicaSet) -> None:
@@ -620,11 +624,7 @@ def test_the_threads_for_chunks_keep_no_store(stub: ReplicaSet) -> None:
     store.write_chunks(1, {"00-a": b"a", "00-b": b"b"})
     forgotten = weakref.ref(store)
     del store
-    deadline = time.monotonic() + 20
-    while forgotten() is not None:  # they have just done something
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        gc.collect()
+    wait_until(lambda: gc.collect() >= 0 and forgotten() is None)
 
 
 def test_closing_does_not_wait_for_a_server_that_has_gone_silent(stub: ReplicaSet) -> None:
@@ -670,6 +670,7 @@ def test_the_exit_waits_for_stores_to_close_but_not_for_one_that_hangs(
     store: MongoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed, hangs = [], threading.Event()
+    monkeypatch.setattr(mongo_stores, "FAREWELL", 2.0)
 
     def close() -> None:
         time.sleep(0.1)

@@ -161,7 +161,7 @@ def part_of(id: int, length: int, swap_cap: int) -> int:
         swap_cap: samples per generation.
     """
     samples = min(_PART_BYTES // max(length, 1), block_size(swap_cap))
-    return id // max(samples, -(-swap_cap // _MOST_PARTS), 1)
+    return id // max(samples, -(-swap_cap // _MOST_PARTS))
 
 
 def chunk_name(part: int, writer: str, number: int, chunk: int) -> str:
