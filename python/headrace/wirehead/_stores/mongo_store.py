@@ -610,8 +610,7 @@ def _connect(config: Config, heartbeats: ServerHeartbeatListener) -> pymongo.Mon
         causes = error, error.__context__
         is_outside = any(isinstance(c, OSError) or type(c).__module__.startswith("dns.") for c in causes)
         if "@" not in host or is_outside:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"{config.source}: MONGOHOST: {reason}") from None
+            raise ConfigError(f"{config.source}: MONGOHOST: {error}") from None
         raise ConfigError(
             f"{config.source}: MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the "
             f"password in {PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"
