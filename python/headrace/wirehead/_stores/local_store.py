@@ -425,7 +425,10 @@ def _are_remains(names: Sequence[str]) -> bool:
 
 
 def _is_own_folder(path: Path) -> bool:
-    found = os.lstat(path)
+    try:
+        found = os.lstat(path)
+    except OSError:  # another process has removed it meanwhile
+        return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
