@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -355,27 +354,6 @@ def test_an_interrupt_while_dead_workers_are_replaced_loses_nothing() -> None:
                     alarm.cancel()
             assert [batch.tolist() for batch in got] == expected
     assert len(multiprocessing.active_children()) == 2
-
-
-class Slow(Ints):
-    def __getitem__(self, index: int) -> Any:
-        if index > 0:
-            time.sleep(1.5)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("workers", ["process", "thread"])
-def test_ctrl_c_while_a_loader_that_nobody_refers_to_ends_its_workers(workers: str) -> None:
-    """Where Python would report it, and go on."""
-    iterator = iter(DataLoader(Slow(8), 1, num_workers=2, workers=workers))
-    next(iterator)
-    interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-    with pytest.raises(KeyboardInterrupt):
-        interrupt.start()
-        del iterator
-        time.sleep(20)
-    interrupt.join()
-    assert multiprocessing.active_children() == []
 
 
 # Ctrl-C, which a terminal sends to all its processes, reaches the forkserver as it starts, again and again.

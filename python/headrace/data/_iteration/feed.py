@@ -14,7 +14,6 @@ from headrace import _core
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
 from headrace.data._samples.batch_tree import places_by_name
-from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._system.start_thread import start_thread
 from headrace.data._workers.group import WorkerGroup
@@ -98,8 +97,7 @@ class Feed:
         self._give_back(self._engine)
 
     def __del__(self) -> None:
-        with deferred_signals():
-            self.stop("the source that fed the queue no longer exists")
+        self.stop("the source that fed the queue no longer exists")
 
 
 # Those that must be stopped before the interpreter exits.

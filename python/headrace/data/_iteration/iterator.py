@@ -13,7 +13,6 @@ from headrace.data._iteration.engine import Engine, Failed
 from headrace.data._iteration.progress import Progress
 from headrace.data._iteration.progress_bar import ProgressBar
 from headrace.data._iteration.state import Position
-from headrace.data._system.deferred_signals import deferred_signals
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 
 # What a step calls: takes a batch, gives its number, acknowledges it.
@@ -101,8 +100,7 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     def __del__(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:
         # The workers have ended by then, and modules may have lost their names.
         if not interpreter_ends():
-            with deferred_signals():
-                self._let_go()
+            self._let_go()
 
     def _before_waiting(self) -> None:
         engine = self._engine

@@ -329,5 +329,5 @@ def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: 
 def _stop_pool(pool: ProcessPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
     if os.getpid() == owner:  # in a forked child the lock may be held by a thread of the parent
         # This is not called a second time, so an interrupt would leave the pool's descriptors open.
-        with deferred_signals(), lock:
+        with lock, deferred_signals():
             pool.stop()
