@@ -71,28 +71,26 @@ def config(location: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def cache(config: dict[str, Any]) -> Iterator[Cache]:
-    cache = Cache(config)
+def cache(request: pytest.FixtureRequest, config: dict[str, Any]) -> Iterator[Cache]:
+    """Of tests that use ``steps``, by their clock."""
+    if "steps" in request.fixturenames:
+        clock: list[float] = request.getfixturevalue("clock")
+        cache = Cache(config, clock=lambda: clock[0])
+    else:
+        cache = Cache(config)
     yield cache
     cache.close()
 
 
 @pytest.fixture
 def clock() -> list[float]:
-    """The time of ``cache_by_clock``, which tests move."""
+    """The time of ``steps``, which tests move."""
     return [1000.0]
 
 
 @pytest.fixture
-def cache_by_clock(config: dict[str, Any], clock: list[float]) -> Iterator[Cache]:
-    cache = Cache(config, clock=lambda: clock[0])
-    yield cache
-    cache.close()
-
-
-@pytest.fixture
-def no_lease_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody renews leases but the test."""
+def steps(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    """Time passes, and leases are renewed, only as a test says."""
     monkeypatch.setattr(Lease, "_renew", lambda lease: None)
 
 

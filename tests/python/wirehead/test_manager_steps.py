@@ -22,17 +22,12 @@ from headrace.wirehead.errors import CacheGoneError
 
 CAP, LEASE = 4, 30.0
 
-pytestmark = pytest.mark.usefixtures("no_lease_threads")
+pytestmark = pytest.mark.usefixtures("steps")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
     return {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": CAP, "LEASE": LEASE}
-
-
-@pytest.fixture
-def cache(cache_by_clock: Cache) -> Cache:
-    return cache_by_clock
 
 
 @pytest.fixture

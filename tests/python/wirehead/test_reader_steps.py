@@ -19,17 +19,12 @@ from headrace.wirehead.errors import CacheGoneError
 
 LEASE = 30.0
 
-pytestmark = pytest.mark.usefixtures("no_lease_threads")
+pytestmark = pytest.mark.usefixtures("steps")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
     return {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 2, "LEASE": LEASE}
-
-
-@pytest.fixture
-def cache(cache_by_clock: Cache) -> Cache:
-    return cache_by_clock
 
 
 def swap(cache: Cache, manager: GenerationManager) -> None:

@@ -22,17 +22,12 @@ from headrace.wirehead.errors import StoreError
 
 CAP, LEASE = 3, 30.0
 
-pytestmark = pytest.mark.usefixtures("no_lease_threads")
+pytestmark = pytest.mark.usefixtures("steps")
 
 
 @pytest.fixture
 def config(location: dict[str, Any]) -> dict[str, Any]:
     return {**location, "SWAP_CAP": CAP, "LEASE": LEASE, "TIMEOUT": 30}
-
-
-@pytest.fixture
-def cache(cache_by_clock: Cache) -> Cache:
-    return cache_by_clock
 
 
 class Waits(threading.Event):
