@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
+import pickle
+from typing import Any
 
 from headrace.data._system.limits import limit_named
 
@@ -27,6 +30,16 @@ def memory_file(name: str) -> int:
             if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
                 raise
             return os.memfd_create(name, os.MFD_CLOEXEC)
+
+
+def unpickled(fd: int, begin: int, length: int) -> Any:
+    """The object whose pickle, of that length, begins there; the file's own memory is read."""
+    with (
+        mmap.mmap(fd, begin + length, mmap.MAP_PRIVATE, mmap.PROT_READ) as content,
+        memoryview(content) as view,
+        view[begin:] as part,
+    ):
+        return pickle.loads(part)
 
 
 class MemoryFile:

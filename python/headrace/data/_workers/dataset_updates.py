@@ -12,7 +12,6 @@ fork gives them, where objects have their identity and arrays share memory. For 
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import pickle
 import struct
@@ -23,7 +22,7 @@ from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
-from headrace.data._system.memory_file import MemoryFile
+from headrace.data._system.memory_file import MemoryFile, unpickled
 
 if TYPE_CHECKING:
     from headrace.data._workers.task import SharedDescriptor, WorkerTask
@@ -137,17 +136,7 @@ class SentTask:
 
 
 def _receive(fd: SharedDescriptor, extent: tuple[int, int], starts: Mapping[int, Any]) -> WorkerTask:
-    return started_at(_read(fd.fd, extent), starts)
-
-
-def _read(fd: int, extent: tuple[int, int]) -> WorkerTask:
-    begin, length = extent
-    with (
-        mmap.mmap(fd, begin + length, mmap.MAP_PRIVATE, mmap.PROT_READ) as content,
-        memoryview(content) as view,
-        view[begin:] as task,
-    ):
-        return pickle.loads(task)  # type: ignore[no-any-return]
+    return started_at(unpickled(fd.fd, *extent), starts)
 
 
 def started_at(task: WorkerTask, starts: Mapping[int, Any]) -> WorkerTask:
@@ -200,7 +189,7 @@ class UpdateReader:
                     if task_length:
                         task = begin + starts_length, task_length
                 if task is not None:
-                    self.task = _read(self._fd, task)
+                    self.task = unpickled(self._fd, *task)
                     self._note_task(self.task)
             except Exception as error:
                 raise UpdateError(str(error)) from error

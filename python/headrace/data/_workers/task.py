@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import pickle
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
-from headrace.data._system.memory_file import MemoryFile
+from headrace.data._system.memory_file import MemoryFile, unpickled
 from headrace.data._workers.stream_reader import StreamTask
 
 
@@ -96,14 +94,10 @@ class WorkerSetup:
         file = MemoryFile("headrace-setup")
         weakref.finalize(self, file.close)  # the worker has its own descriptor of it, once it has started
         with open(file.fd, "wb", closefd=False) as sink:
-            sink.write(reduction.ForkingPickler.dumps(values))
-        return _receive_setup, (SharedDescriptor(file.fd),)
+            length = sink.write(reduction.ForkingPickler.dumps(values))
+        return _receive_setup, (SharedDescriptor(file.fd), length)
 
 
-def _receive_setup(file: SharedDescriptor) -> WorkerSetup:
-    with (
-        open(file.fd, "rb") as source,
-        mmap.mmap(source.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as content,
-        memoryview(content) as view,
-    ):
-        return WorkerSetup(*pickle.loads(view))
+def _receive_setup(file: SharedDescriptor, length: int) -> WorkerSetup:
+    with open(file.fd, "rb"):  # which closes it
+        return WorkerSetup(*unpickled(file.fd, 0, length))
