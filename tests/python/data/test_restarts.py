@@ -86,6 +86,26 @@ def test_memory_that_has_run_out_is_waited_for_less_long(clock: list[float]) -> 
     assert standstill.note(completed=6, memory_kills=8)
 
 
+def test_without_memory_samples_that_cost_more_deaths_than_they_number_are_no_progress(clock: list[float]) -> None:
+    standstill = Standstill()
+    kills = 0
+    for completed in range(100):  # a death each
+        kills += 1
+        assert standstill.note(completed, kills)
+        clock[0] += 8
+    for completed in (100, 100, 101, 101, 102, 102):  # two each
+        kills += 1
+        assert standstill.note(completed, kills)
+        clock[0] += 1.9
+    assert not standstill.note(completed=103, memory_kills=kills + 1)
+    assert (standstill.deaths, standstill.samples) == (7, 3)
+    # A burst of deaths, and then slow samples.
+    standstill = Standstill()
+    assert all(standstill.note(completed=0, memory_kills=kills) for kills in range(1, 9))
+    clock[0] += 30
+    assert standstill.note(completed=5, memory_kills=9)
+
+
 def test_progress_ends_a_standstill(clock: list[float]) -> None:
     standstill = Standstill()
     for completed in range(100):

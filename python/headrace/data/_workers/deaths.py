@@ -133,12 +133,15 @@ class WorkerDeaths:
         return f"{report} while it made {describe(at_work)}; {what_next}"
 
     def _require_progress(self, stats: dict[str, Any], report: str, worker: WorkerProcess) -> None:
-        """Raises WorkerDied if workers have died for too long without completing anything."""
+        """Raises WorkerDied if workers have died for too long without progress."""
         standstill = self._standstill
         if not standstill.note(stats["samples"], self._memory_kills.count()):
+            completed = {0: "no sample was", 1: "one sample was"}.get(
+                standstill.samples, f"{standstill.samples} samples were"
+            )
             raise errors.WorkerDied(
-                f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which no "
-                f"sample was completed: {report}. {in_pytorchs_words(worker.process)}{self._hint(worker)}"
+                f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which "
+                f"{completed} completed: {report}. {in_pytorchs_words(worker.process)}{self._hint(worker)}"
             )
 
     def _hint(self, worker: WorkerProcess) -> str:

@@ -70,19 +70,22 @@ class Standstill:
     of whatever. When memory runs out, for one, each worker's death may acquit the sample of another.
 
     Progress is what stays: a sample counts once the claim that it belongs to is complete, so that no death takes it
-    back. Since the number of batches in progress is bounded, no more samples come once no batch does.
+    back. Since the number of batches in progress is bounded, no more samples come once no batch does. While memory runs
+    out, a sample in the open batches still succeeds now and then, by luck: there must be as many samples as deaths, or
+    have been none of the latter for a while.
 
     Attributes:
         deaths: since the last progress.
         seconds: since the first of them.
+        samples: completed in that time.
     """
 
     def __init__(self) -> None:
         self._completed = -1
-        self._since = 0.0
+        self._since = self._latest = 0.0
         # Processes that the kernel has ended: at the latest death, and before the first of `deaths`.
         self._memory_kills = self._memory_kills_before = 0
-        self.deaths = 0
+        self.deaths = self.samples = 0
         self.seconds = 0.0
 
     def note(self, completed: int, memory_kills: int = 0) -> bool:
@@ -96,13 +99,17 @@ class Standstill:
             Whether to continue.
         """
         now = time.monotonic()
-        if completed != self._completed:
-            self._completed, self._since, self.deaths = completed, now, 0
-            self._memory_kills_before = self._memory_kills
-        self._memory_kills = memory_kills
-        self.deaths += 1
-        self.seconds = now - self._since
         out_of_memory = memory_kills > self._memory_kills_before
+        progress = completed - self._completed
+        by_luck = out_of_memory and progress < self.deaths and now - self._latest < _MAX_STANDSTILL_WITHOUT_MEMORY
+        if self._completed < 0 or (progress > 0 and not by_luck):
+            self._completed, self._since, self.deaths, progress = completed, now, 0, 0
+            self._memory_kills_before = self._memory_kills
+            out_of_memory = memory_kills > self._memory_kills_before
+        self._memory_kills, self._latest = memory_kills, now
+        self.deaths += 1
+        self.samples = progress
+        self.seconds = now - self._since
         longest = _MAX_STANDSTILL_WITHOUT_MEMORY if out_of_memory else _MAX_STANDSTILL
         return self.deaths < _MIN_STANDSTILL_DEATHS or self.seconds < longest
 
