@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 BUILD := build/release
+# Warnings in our own code are errors.
+STRICT := CMAKE_COMPILE_WARNING_AS_ERROR=ON
 # Libraries that are linked statically; see .ci/libraries.py.
 LIBRARIES := build/libraries
 export CMAKE_PREFIX_PATH := $(CURDIR)/$(LIBRARIES)
@@ -83,7 +85,8 @@ $(VENV)/.headrace: $(SOURCES) $(VENV)/.group-build $(LIBRARIES)/lib/libprotobuf.
 	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
 	@touch $@.begun
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF
+	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF \
+	  --config-settings=cmake.define.$(STRICT)
 	@mv $@.begun $@  # what changes meanwhile is newer
 
 install: $(VENV)/.headrace ## build and install the package into .venv
@@ -173,7 +176,7 @@ sanitize: sanitize-thread sanitize-address ## the C++ tests under ThreadSanitize
 
 sanitize-thread: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a
 	cmake -S . -B build/tsan -G Ninja $(MANY_AT_A_TIME) -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread \
-	  -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	  -D$(STRICT) -DHEADRACE_BUILD_TESTS=ON >/dev/null
 	cmake --build build/tsan --parallel $(JOBS)
 	ctest --test-dir build/tsan --parallel $(JOBS) --output-on-failure
 
@@ -186,7 +189,7 @@ soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) each of random l
 	$(BIN)/python tests/soak/wirehead_storm.py
 
 build-fuzz: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a
-	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -D$(STRICT) -DHEADRACE_BUILD_TESTS=ON >/dev/null
 	cmake --build build/fuzz --parallel $(JOBS) --target fuzz
 
 fuzz: build-fuzz ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target

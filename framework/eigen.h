@@ -4,7 +4,7 @@
 //
 // The results are valid as long as the tensor's memory. A mutable one gives the tensor memory for its shape, as
 // Tensor::mutable_data does. Throws the errors of Tensor::data and mutable_data. Code that includes this header needs
-// Eigen 3.4 (find_package(Eigen3 3.4 NO_MODULE), Eigen3::Eigen); the rest of Headrace does not.
+// Eigen 3.4 or newer (find_package(Eigen3 NO_MODULE), Eigen3::Eigen); the rest of Headrace does not.
 #pragma once
 
 #include <Eigen/Core>

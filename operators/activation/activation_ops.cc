@@ -228,7 +228,7 @@ void RegisterLoops(const std::string& type, const std::string& formula, const Lo
   const bool needs_out = needs == Needs::kOut;
   const HashedName from = needs_out ? HashedName("Out") : HashedName("X");
   GradientUses uses;
-  (needs_out ? uses.outputs : uses.inputs) = {from.ToString()};
+  (needs_out ? uses.outputs : uses.inputs).push_back(from.ToString());
   OpRegistrar(type)
       .Comment(formula + ", element by element. Out may be X.")
       .Input("X", "any shape")

@@ -211,7 +211,7 @@ void Register(const std::string& type, const std::string& comment, OpRegistrar &
   for (const bool second : {false, true}) {
     const std::string name = second ? type + "2" : type;
     GradientUses uses;
-    (second ? uses.outputs : uses.inputs) = {second ? "XShape" : "X"};
+    (second ? uses.outputs : uses.inputs).emplace_back(second ? "XShape" : "X");
     if constexpr (kInputs != nullptr) {
       uses = WithInts(std::move(uses), {*kInputs}, false);
     }

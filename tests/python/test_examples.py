@@ -44,7 +44,8 @@ def test_a_short_form_reaches_its_target(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
 def test_a_model_is_served_by_threads_of_cpp(tmp_path: Path) -> None:
     example = EXAMPLES / "serving"
-    run(tmp_path, "cmake", "-S", str(example), "-B", "build", f"-DHeadrace_DIR={sysconfig.get_cmake_dir()}")
+    options = [f"-DHeadrace_DIR={sysconfig.get_cmake_dir()}", "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"]
+    run(tmp_path, "cmake", "-S", str(example), "-B", "build", *options)
     run(tmp_path, "cmake", "--build", "build")
     (*_, result) = run(tmp_path, sys.executable, str(example / "digits.py"), "build/serve").splitlines()
     assert result.endswith("the answers are those of Python")

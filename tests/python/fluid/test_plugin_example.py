@@ -17,6 +17,7 @@ EXAMPLE = Path(__file__).parents[3] / "docs/examples/plugin"
 PAGE = Path(__file__).parents[3] / "docs/operator-libraries.md"
 pytestmark = pytest.mark.timeout(1000)  # compiling takes minutes on a busy machine
 FAST = "-DCMAKE_CXX_FLAGS_RELEASE=-O0"  # to be compiled
+STRICT = "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON"
 
 
 def run(*command: str) -> str:
@@ -41,7 +42,7 @@ def test_sysconfig_names_folders() -> None:
 @pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
 def test_the_example_is_built_loaded_checked_and_trained(tmp_path: Path) -> None:
-    run("cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), f"-DHeadrace_DIR={where('--cmake-dir')}", FAST)
+    run("cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), f"-DHeadrace_DIR={where('--cmake-dir')}", FAST, STRICT)
     run("cmake", "--build", str(tmp_path))
     lines = run(sys.executable, str(EXAMPLE / "mish.py"), str(tmp_path / "libmish.so")).splitlines()
     assert lines[0] == "operators: mish, mish_grad"
