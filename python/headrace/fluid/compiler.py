@@ -225,8 +225,10 @@ def check_loss(program: Program, loss_name: str | None) -> None:
         raise errors.NotFound(f"loss_name has to name a variable of the program, got {loss_name!r}")
 
 
-def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
+def merge_feeds(program: Program, feed: Feed) -> Mapping[str, Any] | None:
     """One batch of those that were meant for several devices: one mapping each. Rows are joined, and so are sequences.
+    Persistable variables, such as a table that a program sets in its first run, are the same on every device: the
+    first mapping has their value.
 
     Raises:
         InvalidArgument: they have different names, or shapes or levels of LoD that cannot be joined.
@@ -241,7 +243,12 @@ def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
     names = set(parts[0])
     if any(set(part) != names for part in parts):
         raise errors.InvalidArgument("the mappings of a feed for several devices have to have the same names")
-    return {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
+    declared = program.global_block().vars
+    shared = {name for name in names if name in declared and declared[name].persistable}
+    return {
+        name: value if name in shared else _joined(name, [part[name] for part in parts])
+        for name, value in parts[0].items()
+    }
 
 
 def _joined(name: str, values: Sequence[Any]) -> Any:

@@ -160,6 +160,18 @@ def test_sequences_fed_for_several_devices_are_joined_level_by_level(exe: fluid.
     assert got.recursive_sequence_lengths() == [[1, 3, 1, 3]]
 
 
+def test_persistable_variables_fed_for_several_devices_are_not_joined(exe: fluid.Executor) -> None:
+    x = layers.data("x", [3])
+    table = layers.create_parameter([4, 3], "float32", name="table")
+    out = layers.elementwise_add(x, layers.reduce_sum(table, dim=0))
+    exe.run(fluid.default_startup_program())
+    compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel()
+    feed = [{"x": X, "table": X}, {"x": X[:2], "table": X}]
+    (got,) = exe.run(compiled, feed=feed, fetch_list=[out])
+    np.testing.assert_array_equal(got, np.concatenate([X, X[:2]]) + X.sum(0))
+    np.testing.assert_array_equal(np.asarray(fluid.global_scope().find_var("table").get_tensor()), X)
+
+
 def test_feeds_for_several_devices_that_do_not_fit(exe: fluid.Executor) -> None:
     loss = model()
     exe.run(fluid.default_startup_program())
