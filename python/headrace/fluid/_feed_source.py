@@ -131,14 +131,21 @@ def _prefixed(where: str) -> Iterator[None]:
         raise
 
 
-def _tensor(name: str, value: Any) -> LoDTensor:
-    """The value for a variable: a LoDTensor itself, or a copy of anything else."""
+def _tensor(name: str, dtype: Any, value: Any) -> LoDTensor:
+    """The value for a variable: a LoDTensor itself, or a copy of anything else. A list, of numbers or of arrays, has no
+    dtype of its own: it gets the declared one, if that is of the same kind.
+    """
     if isinstance(value, LoDTensor):
         return value
     if not isinstance(value, np.ndarray) and hasattr(value, "to_lod_tensor"):
         tensor: LoDTensor = value.to_lod_tensor()
         return tensor
     try:
+        if isinstance(value, (list, tuple)):
+            array, declared = np.asarray(value), core.dtype_name(dtype)
+            if declared in np.sctypeDict and np.can_cast(array.dtype, declared, "same_kind"):
+                array = array.astype(declared, copy=False)
+            value = array
         return LoDTensor.from_numpy(value)
     except errors.HeadraceError as error:
         raise errors.TypeMismatch(f"variable '{name}': {error}") from None
@@ -244,7 +251,7 @@ class FeedSource:
             )
         if len(batch) != len(names):
             raise errors.InvalidArgument(f"expected {len(names)} values, for {', '.join(names)}, got {len(batch)}")
-        return [_tensor(name, value) for name, value in zip(names, batch)]
+        return [_tensor(name, dtype, value) for (name, _, dtype, _), value in zip(self._specs, batch)]
 
     def decorate_loader(self, loader: FeedingLoader) -> None:
         if not callable(getattr(loader, "_feed", None)):

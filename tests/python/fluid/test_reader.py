@@ -350,6 +350,33 @@ def test_bad_input(exe: fluid.Executor) -> None:
         exe.run(feed=[{}, {}], fetch_list=[])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ([[1.0, 2, 3]] * 2, [[4]] * 2),
+        ([np.array([1.0, 2, 3])] * 2, [np.array([4], np.int32)] * 2),
+        (([1, 2, 3],) * 2, ([True],) * 2),
+    ],
+)
+def test_lists_in_a_batch_get_the_declared_dtype(given: Any) -> None:
+    """NumPy makes float64 of them. Readers of images gather them in lists."""
+    x, y = variables()
+    reader = fluid.io.PyReader([x, y], 2)
+    reader.decorate_batch_generator(lambda: iter([given]))
+    (batch,) = [step[0] for step in reader()]
+    assert [np.asarray(batch[name]).dtype for name in ("x", "y")] == [np.float32, np.int64]
+    np.testing.assert_array_equal(batch["x"], np.array(given[0]))
+    np.testing.assert_array_equal(batch["y"], np.array(given[1]))
+
+
+def test_a_list_of_another_kind_than_declared_is_refused() -> None:
+    x, y = variables()
+    reader = fluid.io.PyReader([x, y], 2)
+    reader.decorate_batch_generator(lambda: iter([([[1.0, 2, 3]] * 2, [[0.5]] * 2)]))
+    with pytest.raises(errors.TypeMismatch, match=r"batch 0, variable 'y'.*int64, got float64"):
+        list(reader())
+
+
 def test_a_loader_made_after_the_layers_is_refused() -> None:
     x, y = variables()
     layers.reduce_sum(x)
