@@ -256,7 +256,10 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
     try:
         rows = np.concatenate([np.asarray(tensor) for tensor in tensors])
     except ValueError as error:
-        raise errors.InvalidArgument(f"'{name}' in a feed for several devices cannot be joined: {error}") from None
+        raise errors.InvalidArgument(
+            f"'{name}' in a feed for several devices cannot be joined: {error}; pad the parts alike, or prepare one "
+            "batch (programs that ask CPU_NUM for the number of devices do with CPU_NUM=1)"
+        ) from None
     lengths = [tensor.recursive_sequence_lengths() if isinstance(tensor, LoDTensor) else [] for tensor in tensors]
     levels = {len(of_part) for of_part in lengths}
     if len(levels) > 1:
