@@ -31,13 +31,17 @@ struct Candidate {
   T Rank() const { return IsNaN(score) ? -std::numeric_limits<T>::infinity() : score; }
 };
 
-// Where the prefixes of each source begin, in rows: level `level` of the LoD of `scores`.
-LoDOffsets Sources(const LoDTensor& scores, int64_t level) {
-  CheckLoD(scores.lod(), scores.dims()[0]);
-  LoDOffsets offsets = scores.lod()[static_cast<size_t>(level)];
-  for (size_t below = static_cast<size_t>(level) + 1; below < scores.lod_level(); ++below) {
+// Where the prefixes of each source begin, in rows: level `level` of the LoD of `scores`, or else of `ids`, which alone
+// has it in programs that were written for Fluid 1.2.
+LoDOffsets Sources(const ExecutionContext& ctx) {
+  const LoDTensor& scores = ctx.Input("scores");
+  const LoD& lod = scores.lod().empty() ? ctx.Input("ids").lod() : scores.lod();
+  CheckLoD(lod, scores.dims()[0]);
+  const auto level = static_cast<size_t>(ctx.Attr<int32_t>("level"));
+  LoDOffsets offsets = lod[level];
+  for (size_t below = level + 1; below < lod.size(); ++below) {
     for (size_t& offset : offsets) {
-      offset = scores.lod()[below][offset];
+      offset = lod[below][offset];
     }
   }
   return offsets;
@@ -96,8 +100,7 @@ struct Search {
 
 template <typename T>
 void BeamSearchKernel(const ExecutionContext& ctx) {
-  const LoDTensor& scores = ctx.Input("scores");
-  LoDOffsets sources = Sources(scores, ctx.Attr<int32_t>("level"));
+  LoDOffsets sources = Sources(ctx);
   const Search<T> search(ctx);
   PoolVector<Candidate<T>> selected;
   PoolVector<Candidate<T>> best;
@@ -138,7 +141,10 @@ void BeamSearchKernel(const ExecutionContext& ctx) {
 
 void InferBeamSearch(InferShapeContext& ctx) {
   EnforceRank(ctx, "scores", 2);
-  const int32_t levels = ctx.InputLoDLevel("scores");
+  int32_t levels = ctx.InputLoDLevel("scores");
+  if (levels == 0 && ctx.HasInput("ids")) {
+    levels = ctx.InputLoDLevel("ids");
+  }
   const int32_t level = ctx.Attr<int32_t>("level");
   // A program need not declare the LoD of what it is fed.
   HR_ENFORCE(level < levels || (levels == 0 && !ctx.IsRuntime()), InvalidArgument,
@@ -177,7 +183,9 @@ HEADRACE_REGISTER_OP(beam_search)
     .Input("pre_ids", "int64 [prefixes, 1], or a row: the last id of each prefix")
     .Input("pre_scores", "[prefixes, 1], or a row, dtype of scores: the score of each prefix")
     .Input("ids", "int64, dims of scores: the ids of the candidates; their columns if absent", kDispensable)
-    .Input("scores", "[prefixes, candidates] with LoD: scores of the whole sequences, or probabilities of the next id")
+    .Input("scores",
+           "[prefixes, candidates] with LoD, unless ids have it: scores of the whole sequences, or probabilities of "
+           "the next id")
     .Output("selected_ids",
             "int64 [selected, 1], with a LoD of two levels: the prefixes of each source, and the "
             "selected ones of each prefix")

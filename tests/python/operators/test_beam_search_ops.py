@@ -48,6 +48,19 @@ def test_the_best_candidates_of_each_source_are_selected(dtype: Any, shape: tupl
     OpTest("beam_search", inputs, attrs, outputs).check_outputs()
 
 
+def test_the_lod_may_be_that_of_the_ids_alone() -> None:
+    """As programs have it that were written for Fluid 1.2: they reset the LoD of the ids, and add up scores."""
+    inputs = step()
+    inputs["scores"] = inputs["scores"][0]
+    lod = [[2, 2], [1, 1, 1, 1]]
+    outputs = {
+        "selected_ids": (column(4, 2, 3, 8, dtype=np.int64), lod),
+        "selected_scores": (column(0.5, 0.6, 0.9, 0.7), lod),
+        "parent_idx": np.array([0, 1, 2, 3], np.int32),
+    }
+    OpTest("beam_search", inputs, {"beam_size": 2, "end_id": END}, outputs).check_outputs()
+
+
 def test_one_prefix_may_give_all_candidates() -> None:
     inputs = step()
     inputs["scores"][0][1] = [0.9, 0.8, 0.7]
@@ -97,7 +110,7 @@ def test_beam_search_refuses_what_does_not_fit() -> None:
         ({}, {"beam_size": 0}, ValueError, ("beam_size",), "build"),
         ({}, {"level": -1}, ValueError, ("level",), "build"),
         ({}, {"level": 2}, ValueError, ("scores", "level"), "build"),
-        ({"scores": good["scores"][0]}, {}, ValueError, ("scores", "LoD"), "run"),
+        ({"ids": good["ids"][0], "scores": good["scores"][0]}, {}, ValueError, ("scores", "LoD"), "run"),
     ]
     for change, more, error, parts, when in cases:
         test = OpTest("beam_search", {**good, **change}, {**attrs, **more}, OUTPUTS)
