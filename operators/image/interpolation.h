@@ -176,7 +176,10 @@ void InterpolateKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* x = x_tensor.data<T>();
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (!Interpolation::kLinear) {
+    InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
+        [=](int64_t from, int64_t to, const PixelWeights<T>&) { out[to] = x[from]; });
+  } else if constexpr (std::is_floating_point_v<T>) {
     ParallelFill(out, out_tensor->numel(), T(0));
     InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
         [=](int64_t from, int64_t to, const PixelWeights<T>& weights) { out[to] += weights.Product() * x[from]; });
@@ -223,6 +226,7 @@ void RegisterInterpolation(const std::string& type, const std::string& comment) 
       .template Kernel<float>(InterpolateKernel<float, Interpolation>)
       .template Kernel<double>(InterpolateKernel<double, Interpolation>)
       .template Kernel<uint8_t>(InterpolateKernel<uint8_t, Interpolation>)
+      .template Kernel<int32_t>(InterpolateKernel<int32_t, Interpolation>)
       .Gradient(DefaultGradient({.inputs = {"X", "SizeTensor", "OutSize", "Scale"},
                                  .outputs = {},
                                  .no_gradient = {"SizeTensor", "OutSize", "Scale"}}))

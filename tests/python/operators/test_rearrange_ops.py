@@ -534,6 +534,13 @@ def test_sums_of_bytes_are_rounded_as_in_fluid(size: tuple[int, int, int], corne
     OpTest("bilinear_interp", {"X": images}, attrs, {"Out": expected}).check_outputs(rtol=0, atol=0)
 
 
+def test_nearest_pixels_keep_their_value() -> None:
+    """Labels are int32; a float does not hold them all."""
+    x = np.array([[[[2**24 + 1, -1], [2**31 - 1, 0]]]], np.int32)
+    attrs = {"out_h": 2, "out_w": 4, "align_corners": False}
+    OpTest("nearest_interp", {"X": x}, attrs, {"Out": x.repeat(2, axis=3)}).check_outputs(rtol=0, atol=0)
+
+
 def test_the_nearest_pixel_is_found_in_float() -> None:
     """Where the exact place is a whole number, what float32 makes of it decides, as in Fluid."""
     n, out = next(
