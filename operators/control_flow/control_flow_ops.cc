@@ -1,8 +1,11 @@
 // while, conditional_block: operators that run a block of the program. control_flow_grad_ops.cc has their gradients.
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "framework/wait_hook.h"
@@ -39,24 +42,73 @@ class WhileOp : public BlockOp {
   }
 };
 
+// Whether one of the tensors in a slot has no elements. Those without a value do not count.
+bool HasEmptyTensor(const ExecutionContext& ctx, HashedName slot) {
+  for (size_t i = 0; i < ctx.InputSize(slot); ++i) {
+    const Variable* variable = ctx.InputVar(slot, i);
+    if (variable == nullptr || !variable->initialized() || !variable->IsType<LoDTensor>()) {
+      continue;
+    }
+    const auto& tensor = variable->Get<LoDTensor>();
+    if (tensor.initialized() && tensor.numel() == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 class ConditionalBlockOp : public BlockOp {
  public:
   explicit ConditionalBlockOp(OpDesc desc) : BlockOp(std::move(desc), "Scope") {}
+
+  void Prepare(const BlockDesc& block) override {
+    BlockOp::Prepare(block);
+    written_.clear();
+    for (const std::string& name : Outputs("Out")) {
+      const VarDesc* var = block.FindVar(name);
+      written_.push_back(var != nullptr && var->kind == VarKind::kLoDTensor ? std::optional(var->tensor)
+                                                                            : std::nullopt);
+    }
+  }
 
  private:
   void RunImpl(const Scope& scope, const Place& place) override {
     const ExecutionContext& ctx = Bind(scope);
     Start(ctx, scope, true);
     const bool is_scalar = Attr<bool>("is_scalar_condition");
-    bool all_hold = true;
-    for (size_t i = 0; i < ctx.InputSize("Cond"); ++i) {
-      all_hold = all_hold && (is_scalar ? Holds(ctx, "Cond", i) : ctx.InputAs<LoDTensor>("Cond", i).numel() != 0);
+    bool all_hold = is_scalar || !HasEmptyTensor(ctx, "Cond");
+    for (size_t i = 0; is_scalar && i < ctx.InputSize("Cond"); ++i) {
+      all_hold = all_hold && Holds(ctx, "Cond", i);
+    }
+    if (!is_scalar && all_hold && HasEmptyTensor(ctx, "Input")) {
+      all_hold = false;
+      WriteNoRows(ctx);
     }
     if (all_hold) {
       runner().Run(NextStep(scope), place);
       EndStep();
     }
   }
+
+  // Outputs that have no value yet get no rows: none came in.
+  void WriteNoRows(const ExecutionContext& ctx) const {
+    for (size_t i = 0; i < written_.size(); ++i) {
+      Variable* variable = ctx.OutputVar("Out", i);
+      if (!written_[i].has_value() || variable == nullptr) {
+        continue;
+      }
+      auto* tensor = variable->GetMutable<LoDTensor>();
+      if (!tensor->initialized()) {
+        DDim dims = written_[i]->dims.empty() ? DDim{0} : written_[i]->dims;
+        dims[0] = 0;
+        std::replace(dims.begin(), dims.end(), int64_t{-1}, int64_t{0});
+        tensor->Resize(dims).mutable_data(written_[i]->dtype);
+        tensor->set_lod({});
+      }
+    }
+  }
+
+  std::vector<std::optional<TensorSpec>> written_;  // what the outputs that are tensors are declared as
 };
 
 void EnforceConditions(const InferShapeContext& ctx, HashedName slot) {
@@ -94,7 +146,10 @@ HEADRACE_REGISTER_OP(conditional_block)
     .Input("Cond",
            "with is_scalar_condition: bool, a single element each; otherwise, a tensor holds if it is not empty",
            kDuplicable)
-    .Input("Input", "variables that the block reads", kDuplicable | kDispensable)
+    .Input("Input",
+           "variables that the block reads; without is_scalar_condition, it does not run if one of them is an empty "
+           "tensor, and leaves outputs that have no value without rows",
+           kDuplicable | kDispensable)
     .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)
     .Output("Scope", "the block's own variables, for the gradient; a variable of this block", kDispensable)
     .InPlace("Out", "Input")

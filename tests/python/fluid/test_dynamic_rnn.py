@@ -213,6 +213,23 @@ def test_one_thing_for_some_rows_and_another_for_the_others(exe: fluid.Executor,
     np.testing.assert_allclose(got, np.where(feed["mask"], rows**2, -3 * rows))
 
 
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_side_that_gets_no_rows_does_not_run(exe: fluid.Executor, mask: bool) -> None:
+    """It may not be able to: the masks of objects are found by a network that takes one region or more."""
+    x = layers.elementwise_mul(data("x", [-1, WIDTH]), parameter("w", [WIDTH]))
+    choice = layers.IfElse(data("mask", [-1, 1], "bool"))
+    with choice.true_block():
+        choice.output(layers.scale(layers.reshape(choice.input(x), [1, WIDTH]), 2.0))
+    with choice.false_block():
+        choice.output(layers.square(layers.reshape(choice.input(x), [1, WIDTH])))
+    (out,) = choice()
+    feed = {"x": RNG.uniform(-1, 1, (1, WIDTH)), "mask": np.array([[mask]])}
+    check_gradients(exe, layers.mean(layers.square(out)), feed)
+    for held in (mask, not mask, mask):
+        got, rows = exe.run(feed={**feed, "mask": np.array([[held]])}, fetch_list=[out, x])
+        np.testing.assert_allclose(got, 2 * rows if held else rows**2)
+
+
 def test_only_one_side_is_used(exe: fluid.Executor) -> None:
     x = layers.elementwise_mul(data("x", [-1, WIDTH]), parameter("w", [WIDTH]))
     _, others = layers.split_lod_tensor(x, data("mask", [-1, 1], "bool"))
