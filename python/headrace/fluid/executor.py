@@ -189,7 +189,7 @@ class Executor:
                 and LoD from the declaration, and integers be given for anything but bool, as far as the operators take
                 them. Names that the program does not declare are passed over, with a warning for each name: a program
                 for testing may need less than is fed. Or a list of one such mapping; with a CompiledProgram of several,
-                which are joined.
+                which are joined, but for persistable variables: the first one counts.
             fetch_list: variables, or their names, whose values are wanted; also of those that the scope holds and the
                 program does not declare.
             scope: where persistable variables live; None: the global scope.
