@@ -210,7 +210,8 @@ class Executor:
         if self._closed:
             raise errors.FailedPrecondition("the Executor has been closed")
         if isinstance(program, CompiledProgram):
-            program, feed = program.program, merge_feeds(program.program, feed)
+            program = program.program
+            feed = merge_feeds(program, feed)
         elif isinstance(feed, (list, tuple)) and len(feed) == 1:  # for each place one, as iterable loaders give it
             feed = feed[0]
         program = default_main_program() if program is None else program

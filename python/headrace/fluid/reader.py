@@ -86,9 +86,9 @@ class GeneratorLoader:
         return self._iterable
 
     def set_batch_generator(self: Self, reader: Callable[[], Iterable[Any]], places: Any = None) -> Self:
-        """``reader()`` yields batches: sequences with a LoDTensor (which is shared), an array (which is copied) or a list
-        (of which an array of the declared dtype is made) for each variable. ``places`` makes no difference. Returns the
-        loader.
+        """``reader()`` yields batches: sequences with a LoDTensor (which is shared), an array (which is copied) or a
+        list (of which an array of the declared dtype is made) for each variable. ``places`` makes no difference.
+        Returns the loader.
         """
         self._source.decorate_batches(reader)
         return self
