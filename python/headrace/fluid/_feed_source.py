@@ -24,10 +24,33 @@ from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.framework import Program
 
-__all__ = ["FeedHandle", "FeedSource", "FeedingLoader", "init_queue", "sources_of"]
+__all__ = ["FeedHandle", "FeedSource", "FeedingLoader", "init_queue", "reader_stats", "reset_reader", "sources_of"]
 
 #: Seconds that a reset waits for a generator.
 _PATIENCE = 5.0
+
+
+def reset_reader(scope: Scope, name: str) -> bool:
+    """Brings the chain of readers that the one in a variable belongs to back to the start. False if there is none: the
+    run that makes it was not there yet, or has failed.
+    """
+    variable = scope.find_var(name)
+    if variable is None or not variable.is_initialized():
+        return False
+    try:
+        variable.reset_reader()
+    except errors.FailedPrecondition:
+        return False
+    return True
+
+
+def reader_stats(scope: Scope, name: str) -> dict[str, Any]:
+    """``batches`` and ``wait_s`` of the reader in a variable: 0 as long as there is none."""
+    variable = scope.find_var(name)
+    if variable is not None and variable.is_initialized():
+        with contextlib.suppress(errors.FailedPrecondition):
+            return variable.reader_stats()
+    return {"batches": 0, "wait_s": 0.0}
 
 
 class FeedHandle(Protocol):
@@ -265,9 +288,7 @@ class FeedSource:
         given: Counter[str] = Counter()
         for scope in self._scopes:
             for name in self.reader_names:
-                variable = scope.find_var(name)
-                if variable is not None and variable.is_initialized():
-                    given[name] += variable.reader_stats()["batches"]
+                given[name] += reader_stats(scope, name)["batches"]
         return given
 
     def loader_state(self, program: Program) -> dict[str, Any]:
@@ -378,12 +399,7 @@ class FeedSource:
 
     def _reset_readers(self, scope: Scope) -> None:
         for name in reversed(self.reader_names):
-            variable = scope.find_var(name)
-            if variable is not None and variable.is_initialized():
-                try:
-                    variable.reset_reader()  # the whole chain, and with it the queue
-                except errors.FailedPrecondition:
-                    continue  # the run that was to make this reader has failed; those below may be there
+            if reset_reader(scope, name):  # the whole chain, and with it the queue
                 return
 
     def has_queue_in(self, scope: Scope) -> bool:

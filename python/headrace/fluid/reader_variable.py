@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace import errors
-from headrace.fluid._feed_source import FeedingLoader, FeedSource
+from headrace.fluid._feed_source import FeedingLoader, FeedSource, reader_stats, reset_reader
 from headrace.fluid.core import LoDTensorBlockingQueue, Scope
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Variable
@@ -66,10 +66,7 @@ class ReaderVariable(Variable):
 
         ``scope`` is where the programs run, by default the current one; before they do, the totals are 0.
         """
-        variable = (scope or global_scope()).find_var(self.name)
-        if variable is None or not variable.is_initialized():
-            return {"batches": 0, "wait_s": 0.0}
-        return variable.reader_stats()
+        return reader_stats(scope or global_scope(), self.name)
 
     def start(self) -> None:
         """Begins to feed. FailedPrecondition without a source, or if it has been started since the last reset."""
@@ -84,8 +81,8 @@ class ReaderVariable(Variable):
         """
         if self._source is not None:
             self._source.reset()
-        elif (variable := global_scope().find_var(self.name)) is not None and variable.is_initialized():
-            variable.reset_reader()
+        else:
+            reset_reader(global_scope(), self.name)
 
     def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
         """``reader()`` yields batches: sequences with a LoDTensor (which is shared) or an array (which is copied) for

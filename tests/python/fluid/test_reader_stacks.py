@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import headrace.fluid as fluid
-from headrace import errors
+from headrace import DataLoader, errors
 from headrace.fluid import core, layers, recordio_writer
 from headrace.fluid.framework import Variable
 from headrace.fluid.reader_variable import ReaderVariable
@@ -217,6 +217,36 @@ def test_what_comes_from_outside_cannot_be_read_again(exe: fluid.Executor, names
     with pytest.raises(errors.FailedPrecondition, match="repeat the passes where the data come from"):
         exe.run()
     stack.reader.reset()
+
+
+def test_readers_that_could_not_be_made_are_reset_and_started_again(exe: fluid.Executor) -> None:
+    reader = layers.py_reader(2, [[-1, 1]], ["float32"])
+    refused = layers.multi_pass(reader, 2)
+    layers.read_file(refused)
+    refused.decorate_loader(DataLoader(np.ones((4, 1), np.float32), batch_size=2))
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        refused.start()
+        with pytest.raises(errors.FailedPrecondition, match="repeat the passes where the data come from"):
+            exe.run()
+        assert refused.stats()["batches"] == 0
+        refused.reset()
+
+
+def test_a_file_that_comes_later(exe: fluid.Executor, tmp_path: Path) -> None:
+    """Neither a reset nor the statistics of its readers mind that it is not there yet."""
+    reader = layers.open_recordio_file(str(tmp_path / "file"), [[-1, 1]], [0], ["float32"])
+    buffered = layers.double_buffer(reader)
+    out = layers.read_file(buffered)
+    for run in (fluid.default_startup_program(), fluid.default_main_program()):
+        with pytest.raises((errors.IoError, errors.FailedPrecondition), match=r"cannot open|has not been created"):
+            exe.run(run)
+        for each in (buffered, reader):
+            each.reset()
+            assert each.stats() == {"batches": 0, "wait_s": 0.0}
+    write(tmp_path / "file", 0, 2)
+    exe.run(fluid.default_startup_program())
+    assert some(exe, out, 10) == ([[0.0], [1.0]], True)
 
 
 @pytest.mark.parametrize("below", [[], ["double_buffer"], ["batch"]], ids=str)
