@@ -34,6 +34,7 @@ def train(folder: Path, workers: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.timeout(240 + 20 * KILLS)
 def test_a_program_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", 1)
     (*_, want) = whole.communicate(timeout=200)[0].splitlines()

@@ -194,7 +194,10 @@ def test_a_slow_old_generator_cannot_touch_the_next_pass(exe: fluid.Executor) ->
     assert read_all(exe, out) == [0, 1, 2]
 
 
-def test_an_old_generator_that_comes_to_its_end_does_not_end_the_next_pass(exe: fluid.Executor) -> None:
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+def test_the_end_of_an_old_generator_is_not_that_of_the_next_pass(
+    exe: fluid.Executor, fails: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     reader, out = number_reader(1)
     exe.run(fluid.default_startup_program())
     asked, go_on = threading.Event(), threading.Event()
@@ -205,6 +208,8 @@ def test_an_old_generator_that_comes_to_its_end_does_not_end_the_next_pass(exe: 
             first.clear()
             asked.set()
             go_on.wait(60)
+            if fails:
+                raise ValueError("of the old pass")
         else:
             yield from numbers(3)
 
@@ -219,6 +224,7 @@ def test_an_old_generator_that_comes_to_its_end_does_not_end_the_next_pass(exe: 
     resetting.join(100)
     reader.start()
     assert read_all(exe, out) == [0, 1, 2]
+    assert ("of the old pass" in capfd.readouterr().err) == fails  # it is not lost, either
 
 
 def test_a_reset_before_the_startup_program_drops_what_was_pushed(exe: fluid.Executor) -> None:
