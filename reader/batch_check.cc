@@ -51,12 +51,23 @@ void CheckWellFormed(const std::vector<std::string>& names, size_t i, const LoDT
   }
 }
 
+// The variables that a batch has a tensor for, to be put after their number: ", for img, label", as far as they have
+// names.
+std::string ForVariables(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    if (!name.empty()) list += (list.empty() ? ", for " : ", ") + name;
+  }
+  return list;
+}
+
 }  // namespace
 
 void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names, const LoDTensorArray& batch,
                 uint64_t number) {
   HR_ENFORCE(batch.size() == contract.specs.size(), InvalidArgument, "batch ", number, ": expected ",
-             contract.specs.size(), contract.specs.size() == 1 ? " tensor" : " tensors", ", got ", batch.size());
+             contract.specs.size(), contract.specs.size() == 1 ? " tensor" : " tensors", ForVariables(names), ", got ",
+             batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
     CheckWellFormed(names, i, batch[i], number);
     if (contract.checked.empty() || contract.checked[i]) {

@@ -199,7 +199,8 @@ TEST(QueueCheckTest, ABadCountIsRefused) {
   const auto queue = ImageQueue();
   LoDTensorArray batch = ImageBatch(2);
   batch.pop_back();
-  EXPECT_THAT(ErrorOf<InvalidArgument>([&] { queue->Push(batch); }).message(), HasSubstr("expected 2 tensors, got 1"));
+  EXPECT_THAT(ErrorOf<InvalidArgument>([&] { queue->Push(batch); }).message(),
+              HasSubstr("expected 2 tensors, for img, label, got 1"));
   EXPECT_THROW(queue->Push(LoDTensorArray{}), InvalidArgument);
 }
 

@@ -552,6 +552,18 @@ def test_a_loaders_mapping_that_does_not_fit_the_variables(
         reader.reset()
 
 
+def test_a_loaders_batches_of_another_number_of_arrays(exe: fluid.Executor) -> None:
+    """Without names of their own, they are told by those of the variables."""
+    feed_list = [fluid.layers.data(name, [2]) for name in ("x", "y")]
+    reader = fluid.io.DataLoader.from_generator(feed_list, 2, iterable=False)
+    reader.set_loader(DataLoader([(np.zeros(2, np.float32),)] * 2, batch_size=2))
+    exe.run(fluid.default_startup_program())
+    reader.start()
+    with pytest.raises(errors.InvalidArgument, match="batch 0: expected 2 tensors, for x, y, got 1"):
+        exe.run(fetch_list=["x"])
+    reader.reset()
+
+
 def test_a_loaders_rows_of_another_shape_stay_as_they_are(exe: fluid.Executor) -> None:
     """Of as many elements, but in another arrangement: rearranging them would be wrong without a word."""
     reader = fluid.layers.py_reader(2, [[-1, 3, 2], [-1]], ["float32", "int64"], use_double_buffer=False)
