@@ -490,3 +490,9 @@ class DataLoader(Generic[Batch]):
         feed = Feed(engine, queue, names, progress.finish, self._epochs.give_back_of(progress))
         self._epochs.running.add(feed)
         return feed
+
+    def _next_pass(self) -> dict[str, Any]:
+        """The position of the next epoch, also after one that was fed and stopped early: whoever has stopped it drops
+        the rest, which ``state_dict`` cannot know.
+        """
+        return encode_state(self._config, *self._epochs.reached(None, goes_on=False))

@@ -73,7 +73,8 @@ def save_checkpoint(
 
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.
-        loaders: others whose state belongs to it, under names: loaders that are iterated over, say.
+        loaders: others whose state belongs to it, under names: those that are iterated over, ``headrace.DataLoader`` or
+            loaders of ``fluid.io`` that have one as their source.
         extra: any data of your own that JSON can hold; ``load_checkpoint`` returns it, with keys of dicts as strings
             and tuples as lists.
         max_num_checkpoints: only this many are kept; older ones are removed.

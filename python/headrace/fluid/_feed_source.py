@@ -75,6 +75,9 @@ class FeedingLoader(Protocol):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The place of its next batch; ``batches``: of the epoch, how many have been consumed."""
 
+    def _next_pass(self) -> dict[str, Any]:
+        """The place of the next feeding, also after one that was stopped early."""
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Has the next feeding begin there."""
 
@@ -312,11 +315,19 @@ class FeedSource:
                 self._handle.stop()  # it has fed everything: the loader goes on to its next epoch
                 return self.loader.state_dict()
             if self._handle is None:
-                return self.loader.state_dict()
+                return self.loader._next_pass()
             given = self._given()
             # A program that reads nothing may be saved in place of the one that does.
             name = read[0] if read else max(given, key=self.reader_names.index, default="")
             return self.loader.state_dict(self._begun_at + given[name] - self._given_before[name])
+
+    def loader_state_after(self, batches: int) -> dict[str, Any]:
+        """The place of the next batch, where no program reads from the queue; the pass has given out ``batches``."""
+        assert self.loader is not None
+        with self._lock:
+            return (
+                self.loader._next_pass() if self._handle is None else self.loader.state_dict(self._begun_at + batches)
+            )
 
     def load_loader_state(self, state: dict[str, Any]) -> None:
         """Makes the next ``start`` continue from a position. FailedPrecondition if the reader is running."""
@@ -376,8 +387,8 @@ class FeedSource:
     def _place_of(loader: FeedingLoader) -> int:
         """The batch of its epoch with which a loader will begin."""
         try:
-            return int(loader.state_dict()["batch"])
-        except errors.FailedPrecondition:  # it feeds another reader, or was stopped in mid-epoch: it starts again
+            return int(loader._next_pass()["batch"])
+        except errors.FailedPrecondition:  # it feeds another reader: it starts again
             return 0
 
     def reset(self) -> None:

@@ -66,6 +66,7 @@ class GeneratorLoader:
                 raise errors.TypeMismatch(f"feed_list takes Variables, got {type(item).__name__}")
         self._feed_list, self._return_list, self._drop_last = list(feed_list), return_list, drop_last
         self._iterable = iterable
+        self._taken = 0  # batches of the latest iteration
         if iterable:
             self._source = _source_of(self._feed_list, capacity)
             weakref.finalize(self, self._source._kill)  # its thread may wait for room in the queue
@@ -137,6 +138,39 @@ class GeneratorLoader:
         self._require(False, "reset() ends a pass of a loader with iterable=False: this one's ends with its iterator")
         self._source.reset()
 
+    def state_dict(self) -> dict[str, Any]:
+        """The place of the next batch, if it is iterated over and :meth:`set_loader` has given its source: for
+        ``save_checkpoint(loaders=...)``. Once an iterator has ended, or was dropped, that is the next pass.
+
+        Raises:
+            FailedPrecondition: it has another source, or the program reads from it, with which a checkpoint keeps its
+                place anyway.
+        """
+        self._check_place()
+        return self._source.loader_state_after(self._taken)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration begin where ``state`` was taken; one that is in progress ends.
+
+        Raises:
+            FailedPrecondition: as of :meth:`state_dict`.
+            Exception: what ``headrace.DataLoader.load_state_dict`` raises for a state that it refuses.
+        """
+        self._check_place()
+        self._source.reset()
+        self._source.load_loader_state(state)
+
+    def _check_place(self) -> None:
+        if not self._iterable:
+            raise errors.FailedPrecondition(
+                f"{self._source.title} is read by the program: save_checkpoint keeps its place with the program's"
+            )
+        if self._source.loader is None:
+            raise errors.FailedPrecondition(
+                f"{self._source.title} has no place that could be saved: only a headrace.DataLoader, given to "
+                "set_loader, has"
+            )
+
     def __call__(self: Self) -> Self:
         """The loader itself: programs call it before they give it a source, too."""
         return self
@@ -164,6 +198,7 @@ class _Pass(Iterator[Any]):
         self._loader: GeneratorLoader | None = None  # once the pass is over
         loader._source.reset()
         loader._source.start()
+        loader._taken = 0
         self._epoch = loader.queue.epoch
         self._loader = loader
 
@@ -172,9 +207,11 @@ class _Pass(Iterator[Any]):
         if loader is None:
             raise StopIteration
         if loader.queue.epoch != self._epoch:
-            raise errors.FailedPrecondition("a new iteration of this loader has ended this one")
+            raise errors.FailedPrecondition("a new iteration of this loader has ended this one, or a state was loaded")
         try:
-            return loader._given(loader.queue.pop())
+            tensors = loader.queue.pop()
+            loader._taken += 1
+            return loader._given(tensors)
         except errors.EOFException:
             self._end()
             raise StopIteration from None
@@ -186,7 +223,7 @@ class _Pass(Iterator[Any]):
 
     def _end(self) -> None:
         loader, self._loader = self._loader, None
-        if loader is not None and loader.queue.epoch == self._epoch:
+        if loader is not None and loader.queue.epoch == self._epoch and not loader.queue.is_killed():
             loader._source.reset()
 
     def __del__(self, interpreter_ends: Callable[[], bool] = sys.is_finalizing) -> None:

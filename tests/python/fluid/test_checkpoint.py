@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,90 @@ def test_loaders_that_are_iterated_over_continue(exe: fluid.Executor, tmp_path: 
         fluid.io.load_checkpoint(exe, tmp_path)
     with pytest.raises(errors.InvalidArgument, match="it lacks loader 'cols'"):
         fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": loader, "cols": loader})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("count", [0, 2])
+def test_after_a_pass_that_was_left_early_the_next_one_is_saved(
+    exe: fluid.Executor, tmp_path: Path, workers: int, count: int
+) -> None:
+    reader = layers.py_reader(2, [[-1, 2]], ["float32"])
+    total = layers.reduce_sum(layers.read_file(reader))
+    exe.run(fluid.default_startup_program())
+
+    def some(loader: headrace.DataLoader, count: int) -> list[float]:
+        reader.decorate_loader(loader)
+        reader.start()
+        seen = [exe.run(fetch_list=[total])[0].item() for _ in range(count)]
+        reader.reset()
+        return seen
+
+    loaders = [
+        headrace.DataLoader(Rows(), batch_size=2, shuffle=True, seed=3, num_workers=number)
+        for number in (workers, 1 - workers)
+    ]
+    some(loaders[0], count)
+    fluid.io.save_checkpoint(exe, tmp_path, extra="early")
+    passes = [some(loaders[0], count) for count in (6, 3, 6)]
+    reader.decorate_loader(loaders[1])
+    assert fluid.io.load_checkpoint(exe, tmp_path) == "early"
+    assert [some(loaders[1], count) for count in (6, 3, 6)] == passes
+    for loader in loaders:
+        loader.shutdown()
+
+
+@pytest.mark.parametrize("return_list", [False, True])
+@pytest.mark.parametrize("name", ["PyReader", "DataLoader"])
+def test_loaders_of_fluid_that_are_iterated_over_continue(
+    exe: fluid.Executor, tmp_path: Path, name: str, return_list: bool
+) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    make = fluid.io.PyReader if name == "PyReader" else fluid.io.DataLoader.from_generator
+
+    def loader_of(workers: int) -> Any:
+        feed_list = [fluid.default_main_program().global_block().var("x")]
+        rows = headrace.DataLoader(Rows(), batch_size=2, shuffle=True, seed=1, num_workers=workers)
+        return make(feed_list, 2, iterable=True, return_list=return_list).set_loader(rows)
+
+    def rest(batches: Iterable[Any]) -> list[float]:
+        return [np.array(batch[0] if return_list else batch["x"])[0, 0].item() for (batch,) in batches]
+
+    loader = loader_of(0)
+    epochs = [rest(loader()) for _ in range(3)]
+    for taken in range(7):
+        loader, other = loader_of(1), loader_of(0)
+        batches = iter(loader())
+        assert rest(itertools.islice(batches, taken)) == epochs[0][:taken]
+        fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": loader})
+        for _ in range(2):  # also in mid-pass
+            assert fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": other}) == {}
+            again = iter(other())
+            assert rest(itertools.islice(again, 1)) == epochs[0][taken : taken + 1]
+        assert rest(again) == epochs[0][taken + 1 :]
+        del batches  # or it ends: the next pass is saved
+        fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": loader})
+        fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": other})
+        assert [rest(other()), rest(other())] == epochs[1:]
+
+
+def test_loaders_of_fluid_that_have_no_place(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    feed_list = [fluid.default_main_program().global_block().var("x")]
+    loader = fluid.io.PyReader(feed_list, 2)
+    with pytest.raises(errors.FailedPrecondition, match="the loader of x has no place that could be saved: only"):
+        fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": loader})
+    loader.decorate_batch_generator(lambda: iter([[np.ones((1, 2), np.float32)]]))
+    with pytest.raises(errors.FailedPrecondition, match="set_loader"):
+        fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": loader})
+    with pytest.raises(errors.FailedPrecondition, match="set_loader"):
+        loader.load_state_dict({})
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        read = fluid.io.PyReader([layers.data("y", [2])], 2, iterable=False)
+        read.set_loader(headrace.DataLoader(Rows(), batch_size=2))
+        with pytest.raises(errors.FailedPrecondition, match="save_checkpoint keeps its place with the program's"):
+            fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": read})
 
 
 def test_the_last_ones_are_kept_and_any_may_be_loaded(exe: fluid.Executor, tmp_path: Path) -> None:

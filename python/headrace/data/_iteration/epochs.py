@@ -155,6 +155,7 @@ class Epochs:
                 engine.close()
             elif engine.is_mine():
                 unread = progress.untouched and not progress.feeding
+                progress.given_up = progress.feeding and not progress.finished
                 if epochs.next is not following:
                     # If the iteration that has started since is not read either, both are given back.
                     for running in epochs.running if unread else ():
@@ -198,11 +199,16 @@ class Epochs:
         self._refreshed += 1
         self._comparable = True
 
-    def reached(self, batches: int | None) -> tuple[int | None, Position]:
-        """The seed and the position that a state of now names; ``batches``: of the epoch, how many were consumed."""
-        if self._iterates:
-            assert self.latest is not None
-            position = self.latest.position(batches)
+    def reached(self, batches: int | None, goes_on: bool = True) -> tuple[int | None, Position]:
+        """The seed and the position that a state of now names.
+
+        Args:
+            batches: of the epoch, how many were consumed.
+            goes_on: whether the rest of an epoch that was given up may still be asked for.
+        """
+        latest = self.latest
+        if latest is not None and self._iterates and (goes_on or not latest.given_up):
+            position = latest.position(batches)
         elif batches is None or self.resuming:
             position = self.next
         else:

@@ -138,6 +138,7 @@ class Progress:
 
     Attributes:
         back: the position that the loader returns to if no batch of it is taken, and whether a state set it.
+        given_up: whether it fed a queue, and was stopped before all batches were taken.
         reached: the next batch of the order, whatever happened to those before; if ``detailed``, a
             :class:`_StreamsProgress` or an :class:`_UnorderedProgress`. Always replaced as a whole, so that it can be
             put back.
@@ -151,6 +152,7 @@ class Progress:
         self.epoch = begin.epoch
         self.finished = False
         self.feeding = False
+        self.given_up = False
         self.engine: Engine | None = engine
         # Where the streams of the epoch that follows begin; empty: at their beginnings.
         self._following_streams: tuple[StreamPosition, ...] = ()
