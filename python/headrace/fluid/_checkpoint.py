@@ -69,7 +69,7 @@ def save_checkpoint(
 
     Random operators repeat only if the programs have a ``random_seed``; those that draw afresh in every run all the
     same (see ``Program``) do not. What Python generators feed has no place that could be saved; nor have readers of
-    files and of random data, which begin again: a RuntimeWarning says so.
+    files and of random data, which begin again. A RuntimeWarning tells of such operators and readers.
 
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.
@@ -98,6 +98,7 @@ def save_checkpoint(
     scope = global_scope() if scope is None else scope
     values = values_of(variables, scope)
     _warn_of_positions(program, scope)
+    _warn_of_random_numbers(program)
     state = _state(program, variables, scope, loaders or {}, extra)
     root = os.fspath(checkpoint_dir)
     os.makedirs(root, exist_ok=True)
@@ -183,6 +184,22 @@ def _warn_of_positions(program: Program, scope: Scope) -> None:
                 f"save_checkpoint: the position of reader '{name}', which reads files or random data, is not saved: "
                 "it will begin again. For exact resumption, feed the program from a headrace.DataLoader"
             )
+
+
+def _warn_of_random_numbers(program: Program) -> None:
+    """Warns of operators that draw afresh in every run, of a program that has a seed to repeat its training."""
+    if program.random_seed == 0:
+        return
+    ops = [op for block in program.blocks for op in block.ops if op.has_attr("seed") and not op.attr("seed")]
+    # Those that choose among boxes may take the first ones.
+    types = {
+        op.type for op in ops if not op.input("Seed") and not (op.has_attr("use_random") and not op.attr("use_random"))
+    }
+    if types:
+        warn(
+            f"save_checkpoint: {', '.join(map(repr, sorted(types)))} will draw other numbers after the checkpoint is "
+            "loaded, although the program has a random_seed: a run that is resumed will differ from one that was not"
+        )
 
 
 def _sources(program: Program, scope: Scope) -> dict[str, FeedSource]:

@@ -493,6 +493,35 @@ def test_what_python_feeds_is_not_warned_of(exe: fluid.Executor, tmp_path: Path,
     reader.reset()
 
 
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "nce": lambda x: layers.nce(x, layers.cast(layers.argmax(x, axis=1), "int64"), 4, num_neg_samples=2),
+    "uniform_random": lambda x: layers.uniform_random([2]),
+    "gaussian_random_batch_size_like": lambda x: layers.gaussian_random_batch_size_like(x, [-1, 2]),
+    "sampling_id": lambda x: layers.sampling_id(layers.softmax(x)),
+    "uniform_random, with a seed": lambda x: layers.uniform_random([2], seed=3),
+    "dropout": lambda x: layers.dropout(x, 0.5),
+    "dropout, in a test": lambda x: layers.dropout(x, 0.5, is_test=True),
+    "random_crop": lambda x: layers.random_crop(x, [1]),
+}
+
+
+@pytest.mark.parametrize("random_seed", [0, 7])
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_that_will_not_repeat_are_warned_of(
+    exe: fluid.Executor, tmp_path: Path, name: str, random_seed: int
+) -> None:
+    """If the program has a ``random_seed``, and so ought to repeat."""
+    for program in (fluid.default_main_program(), fluid.default_startup_program()):
+        program.random_seed = random_seed
+    DRAWS[name](layers.data("x", [2]))
+    exe.run(fluid.default_startup_program())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fluid.io.save_checkpoint(exe, tmp_path)
+    afresh = random_seed != 0 and list(DRAWS).index(name) < 4
+    assert [f"'{name}'" in str(each.message) for each in caught] == [True] * afresh
+
+
 def test_state_is_text(exe: fluid.Executor, tmp_path: Path) -> None:
     model()
     exe.run(fluid.default_startup_program())
