@@ -282,6 +282,17 @@ def test_a_loop_over_batches_can_be_left_while_the_generator_waits(stuck: Stuck)
     assert stuck.go_on.is_set()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_iteration_may_end_with_its_loader() -> None:
+    """As parts of a cycle, of which the loader goes first."""
+    reader = fluid.io.PyReader(variables(), 2)
+    reader.decorate_batch_generator(endless)
+    reader.cycle = iter(reader)  # type: ignore[attr-defined]
+    next(reader.cycle)  # type: ignore[attr-defined]
+    del reader
+    gc.collect()
+
+
 def test_another_generator_need_not_wait_for_one_that_does_not_return(stuck: Stuck) -> None:
     loader = fluid.io.DataLoader.from_generator([layers.data("x", [1])], 2).set_batch_generator(stuck)
     iterator = iter(loader())
