@@ -152,6 +152,10 @@ inline Chunk<double> ChunkArcTangent(const Chunk<double>& x) { return x.atan(); 
 
 // The error function.
 inline float ChunkErf(float x) { return branchless::Erf(x); }
-inline Chunk<double> ChunkErf(const Chunk<double>& x) { return x.erf(); }
+inline Chunk<double> ChunkErf(const Chunk<double>& x) {
+  // Eigen 5's squares its argument, which may overflow. From 6 on, the result is 1.
+  const Chunk<double> erf = x.max(-6.0).min(6.0).erf();
+  return ForEachElement([](double v, double e) { return v != v ? v : e; }, x, erf);
+}
 
 }  // namespace headrace::ops
