@@ -5,9 +5,11 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
+import multiprocessing
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # NumPy's BLAS starts threads when it is imported, which spin until they have waited for 2 to the 26th ticks. Here they
 # sleep sooner, since the tests start many processes that import NumPy and do no algebra.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+
+# Tests, and the programs that they run, mean fork if they choose no start method; from Python 3.14 on, they would get
+# forkserver.
+if sys.version_info >= (3, 14):
+    multiprocessing.set_start_method("fork", force=True)
+    paths = [str(Path(__file__).with_name("default_to_fork")), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
