@@ -159,7 +159,7 @@ def _prefixed(where: str) -> Iterator[None]:
 
 def _tensor(name: str, dtype: Any, value: Any) -> LoDTensor:
     """The value for a variable: a LoDTensor itself, or a copy of anything else. A list, of numbers or of arrays, has no
-    dtype of its own: it gets the declared one, if that is of the same kind.
+    dtype of its own: it gets the declared one, if that is of the same kind and holds its integers.
     """
     if isinstance(value, LoDTensor):
         return value
@@ -168,10 +168,11 @@ def _tensor(name: str, dtype: Any, value: Any) -> LoDTensor:
         return tensor
     try:
         if isinstance(value, (list, tuple)):
-            array, declared = np.asarray(value), core.dtype_name(dtype)
-            if declared in np.sctypeDict and np.can_cast(array.dtype, declared, "same_kind"):
-                array = array.astype(declared, copy=False)
-            value = array
+            value, declared = np.asarray(value), core.dtype_name(dtype)
+            if declared in np.sctypeDict and np.can_cast(value.dtype, declared, "same_kind"):
+                array = value.astype(declared, copy=False)
+                if array.dtype.kind == "f" or core.is_same(array, value):
+                    value = array
         return LoDTensor.from_numpy(value)
     except errors.HeadraceError as error:
         raise errors.TypeMismatch(f"variable '{name}': {error}") from None

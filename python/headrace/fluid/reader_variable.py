@@ -85,8 +85,8 @@ class ReaderVariable(Variable):
             reset_reader(global_scope(), self.name)
 
     def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
-        """``reader()`` yields batches: sequences with a LoDTensor (which is shared) or an array (which is copied) for
-        each variable.
+        """``reader()`` yields batches: sequences with a LoDTensor (which is shared), an array (which is copied) or a
+        list (of which an array of the declared dtype is made) for each variable.
         """
         self._feed_source.decorate_batches(reader)
 

@@ -388,6 +388,14 @@ def test_a_list_of_another_kind_than_declared_is_refused() -> None:
         list(reader())
 
 
+@pytest.mark.parametrize("given", [[[300], [-1]], [np.array([2**40])] * 2])
+def test_a_list_of_integers_that_the_declared_dtype_cannot_hold_keeps_its_own(given: Any) -> None:
+    reader = fluid.io.PyReader([layers.data("small", [1], dtype="int8")], 2)
+    reader.decorate_batch_generator(lambda: iter([[given]]))
+    (batch,) = [step[0] for step in reader()]
+    np.testing.assert_array_equal(batch["small"], np.array(given))
+
+
 def test_a_loader_made_after_the_layers_is_refused() -> None:
     x, y = variables()
     layers.reduce_sum(x)
