@@ -42,10 +42,10 @@ class WhileOp : public BlockOp {
   }
 };
 
-// Whether one of the tensors in a slot has no elements. Those without a value do not count.
-bool HasEmptyTensor(const ExecutionContext& ctx, HashedName slot) {
-  for (size_t i = 0; i < ctx.InputSize(slot); ++i) {
-    const Variable* variable = ctx.InputVar(slot, i);
+// Whether one of the tensors that the block reads has no elements. Those without a value do not count.
+bool ReadsEmptyTensor(const ExecutionContext& ctx) {
+  for (size_t i = 0; i < ctx.InputSize("Input"); ++i) {
+    const Variable* variable = ctx.InputVar("Input", i);
     if (variable == nullptr || !variable->initialized() || !variable->IsType<LoDTensor>()) {
       continue;
     }
@@ -76,13 +76,13 @@ class ConditionalBlockOp : public BlockOp {
     const ExecutionContext& ctx = Bind(scope);
     Start(ctx, scope, true);
     const bool is_scalar = Attr<bool>("is_scalar_condition");
-    bool all_hold = is_scalar || !HasEmptyTensor(ctx, "Cond");
-    for (size_t i = 0; is_scalar && i < ctx.InputSize("Cond"); ++i) {
-      all_hold = all_hold && Holds(ctx, "Cond", i);
+    bool all_hold = true;
+    for (size_t i = 0; i < ctx.InputSize("Cond"); ++i) {
+      all_hold = all_hold && (is_scalar ? Holds(ctx, "Cond", i) : ctx.InputAs<LoDTensor>("Cond", i).numel() != 0);
     }
-    if (!is_scalar && all_hold && HasEmptyTensor(ctx, "Input")) {
-      all_hold = false;
+    if (all_hold && !is_scalar && ReadsEmptyTensor(ctx)) {
       WriteNoRows(ctx);
+      return;
     }
     if (all_hold) {
       runner().Run(NextStep(scope), place);
