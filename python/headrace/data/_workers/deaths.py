@@ -15,6 +15,7 @@ import time
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
+from headrace._wording import counted
 from headrace.data._system.limits import small_stack
 from headrace.data._system.memory_kills import MemoryKills
 from headrace.data._workers.blame import SampleDeaths
@@ -136,12 +137,10 @@ class WorkerDeaths:
         """Raises WorkerDied if workers have died for too long without progress."""
         standstill = self._standstill
         if not standstill.note(stats["samples"], self._memory_kills.count()):
-            completed = {0: "no sample was", 1: "one sample was"}.get(
-                standstill.samples, f"{standstill.samples} samples were"
-            )
             raise errors.WorkerDied(
                 f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which "
-                f"{completed} completed: {report}. {in_pytorchs_words(worker.process)}{self._hint(worker)}"
+                f"they completed {counted(standstill.samples, 'sample')}: {report}. "
+                f"{in_pytorchs_words(worker.process)}{self._hint(worker)}"
             )
 
     def _hint(self, worker: WorkerProcess) -> str:
