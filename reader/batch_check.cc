@@ -65,6 +65,11 @@ std::string ForVariables(const std::vector<std::string>& names) {
 
 void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names, const LoDTensorArray& batch,
                 uint64_t number) {
+  if (contract.undeclared) {
+    HR_ENFORCE(!batch.empty(), InvalidArgument, "batch ", number, ": expected at least one tensor, got none");
+    for (size_t i = 0; i < batch.size(); ++i) CheckWellFormed(names, i, batch[i], number);
+    return;
+  }
   HR_ENFORCE(batch.size() == contract.specs.size(), InvalidArgument, "batch ", number, ": expected ",
              contract.specs.size(), contract.specs.size() == 1 ? " tensor" : " tensors", ForVariables(names), ", got ",
              batch.size());
@@ -81,6 +86,7 @@ void CheckBatch(const BatchContract& contract, const std::vector<std::string>& n
 
 void CheckContract(const BatchContract& contract, const std::string& what) {
   const std::vector<TensorSpec>& specs = contract.specs;
+  HR_ENFORCE(!contract.undeclared, InvalidArgument, what, ": its tensors must be declared");
   HR_ENFORCE(!specs.empty(), InvalidArgument, what, ": at least one tensor must be declared");
   for (size_t i = 0; i < specs.size(); ++i) {
     for (const int64_t dim : specs[i].dims) {

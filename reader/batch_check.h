@@ -17,6 +17,7 @@ struct BatchContract {
   bool dims_only = false;          // nothing is known but the dims
   std::vector<bool> checked = {};  // empty: all; else false where operators look at dims and LoD, and integers will do
   bool any_dtype = false;          // where not checked, operators look at the dtype, too
+  bool undeclared = false;         // of a queue: one tensor or more, each with a sound LoD; no specs
 };
 
 // Throws InvalidArgument (count, shape, LoD, no memory) or TypeMismatch (dtype) unless `batch` fits. The message names
@@ -25,8 +26,8 @@ struct BatchContract {
 HEADRACE_API void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names,
                              const LoDTensorArray& batch, uint64_t number);
 
-// Throws InvalidArgument unless `contract` has a spec, every dimension is -1 or more, every LoD depth 0 or more, and
-// `checked` is empty or about each tensor. `what` names the owner in messages.
+// Throws InvalidArgument unless `contract` is declared and has a spec, every dimension is -1 or more, every LoD depth 0
+// or more, and `checked` is empty or about each tensor. `what` names the owner in messages.
 HEADRACE_API void CheckContract(const BatchContract& contract, const std::string& what);
 
 }  // namespace headrace

@@ -54,6 +54,10 @@ ReceiveResult LoDTensorBlockingQueue::PopFor(LoDTensorArray* out, std::chrono::n
   return result;
 }
 
+void LoDTensorBlockingQueueHolder::InitOnce(size_t capacity, QueueOptions options) {
+  Init(capacity, {.specs = {}, .undeclared = true}, std::move(options));
+}
+
 void LoDTensorBlockingQueueHolder::InitOnce(size_t capacity, const std::vector<DDim>& dims, QueueOptions options) {
   BatchContract contract{.specs = {}, .dims_only = true};
   for (const DDim& dim : dims) contract.specs.push_back({.dims = dim});
@@ -67,11 +71,12 @@ void LoDTensorBlockingQueueHolder::InitOnce(size_t capacity, const std::vector<T
 
 void LoDTensorBlockingQueueHolder::Init(size_t capacity, BatchContract contract, QueueOptions options) {
   const std::string what = Describe(options.name);
-  CheckContract(contract, what);
+  if (!contract.undeclared) CheckContract(contract, what);
   HR_ENFORCE(capacity > 0, InvalidArgument, what, ": expected a capacity of at least 1, got 0");
-  HR_ENFORCE(options.tensor_names.empty() || options.tensor_names.size() == contract.specs.size(), InvalidArgument,
-             what, ": expected a name for each of its ", contract.specs.size(), " tensors, got ",
-             options.tensor_names.size());
+  HR_ENFORCE(
+      contract.undeclared || options.tensor_names.empty() || options.tensor_names.size() == contract.specs.size(),
+      InvalidArgument, what, ": expected a name for each of its ", contract.specs.size(), " tensors, got ",
+      options.tensor_names.size());
   const MutexLock lock(mutex_);
   HR_ENFORCE(queue_ == nullptr, AlreadyExists, Describe(queue_->name()),
              " has been initialised already; use another name for another queue");

@@ -77,7 +77,7 @@ class HEADRACE_API LoDTensorBlockingQueue {
   QueueStats stats() const { return queue_->stats(); }
 
   const std::string& name() const { return options_.name; }
-  // The required form of every batch; dtypes and LoD depths are ignored if dims_only.
+  // The required form of every batch; dtypes and LoD depths are ignored if dims_only, all if undeclared.
   const BatchContract& contract() const { return contract_; }
 
  private:
@@ -98,7 +98,9 @@ class HEADRACE_API LoDTensorBlockingQueueHolder {
  public:
   // Makes the queue. Throws AlreadyExists, naming it, if there is one; InvalidArgument if the capacity is 0 or the
   // declaration is wrong. With `dims` only the number of tensors and their shapes are checked by Push; with `specs`
-  // also dtypes and LoD depths.
+  // also dtypes and LoD depths. With neither, Push takes any tensors with a sound LoD: the program that reads them
+  // declares them, and `read` checks them.
+  void InitOnce(size_t capacity, QueueOptions options = {});
   void InitOnce(size_t capacity, const std::vector<DDim>& dims, QueueOptions options = {});
   void InitOnce(size_t capacity, const std::vector<TensorSpec>& specs, QueueOptions options = {});
   // As InitOnce, with the checks for each tensor.

@@ -239,7 +239,7 @@ class LoDTensorBlockingQueue:
 def init_lod_tensor_blocking_queue(
     variable: ScopeVariable,
     capacity: int,
-    shapes: Sequence[Sequence[int]],
+    shapes: Sequence[Sequence[int]] | None = None,
     dtypes: Sequence[int] | None = None,
     lod_levels: Sequence[int] | None = None,
     names: Sequence[str] = ...,

@@ -11,6 +11,7 @@
 
 #include "framework/errors.h"
 #include "framework/scope.h"
+#include "reader/py_reader.h"
 #include "tests/reader/reader_test_util.h"
 
 namespace headrace {
@@ -227,6 +228,19 @@ TEST(QueueCheckTest, AQueueDeclaredByDimsTakesAnyDtype) {
   EXPECT_TRUE(holder.GetQueue()->Push({MakeTensor<double>({3, 2}, 0)}));
   EXPECT_TRUE(holder.GetQueue()->Push({MakeTensor<int8_t>({1, 2}, 0)}));
   EXPECT_THROW(holder.GetQueue()->Push({MakeTensor<int8_t>({1, 3}, 0)}), InvalidArgument);
+}
+
+TEST(QueueCheckTest, AQueueWithoutADeclarationTakesAnyTensorsThatAreSound) {
+  LoDTensorBlockingQueueHolder holder;
+  holder.InitOnce(4, QueueOptions{.name = "queue", .tensor_names = {"img"}});
+  const auto queue = holder.GetQueue();
+  EXPECT_TRUE(queue->Push(ImageBatch(2)));
+  EXPECT_TRUE(queue->Push({MakeTensor<double>({5}, 0, {{0, 2, 5}})}));
+  EXPECT_THROW(queue->Push({MakeTensor<double>({5}, 0, {{0, 2, 4}})}), InvalidArgument);
+  EXPECT_THROW(queue->Push(LoDTensorArray(1)), InvalidArgument);
+  EXPECT_THROW(queue->Push(LoDTensorArray{}), InvalidArgument);
+  EXPECT_EQ(queue->Size(), 2u);
+  EXPECT_THROW(PyReader{queue}, InvalidArgument);
 }
 
 TEST(QueueCheckTest, ARefusedBatchLeavesTheQueueAsItWas) {

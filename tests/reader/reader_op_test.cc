@@ -336,6 +336,17 @@ TEST_F(LooseQueueTest, NeedCheckFeedSaysWhichTensorsAreChecked) {
   EXPECT_THROW(Run(read), TypeMismatch);
 }
 
+TEST_F(ReaderOpTest, TheProgramDeclaresWhatAQueueDoesNot) {
+  scope_.GetVar("queue").GetMutable<LoDTensorBlockingQueueHolder>()->InitOnce(8);
+  Run(AppendCreate());
+  const OpDesc& read = AppendRead("source");
+  queue().Push(ImageBatch(1, 2));
+  queue().Push({MakeTensor<float>({1, 4}, 0)});
+  Run(read);
+  EXPECT_EQ(Tensor("img").data<float>()[0], 2);
+  EXPECT_THAT(ErrorOf<InvalidArgument>([&] { Run(read); }).message(), HasSubstr("expected 2 tensors, for img, label"));
+}
+
 TEST_F(ReaderOpTest, SeveralReadersOfOneProgramAreIndependent) {
   InitQueue();
   scope_.Var("queue2")->GetMutable<LoDTensorBlockingQueueHolder>()->InitOnce(2, ImageSpecs());

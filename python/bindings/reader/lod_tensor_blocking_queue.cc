@@ -106,7 +106,8 @@ py::dict Stats(const Queue& self) {
   return out;
 }
 
-std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, const std::vector<DDim>& shapes,
+std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity,
+                                 const std::optional<std::vector<DDim>>& given_shapes,
                                  const std::optional<std::vector<int32_t>>& dtypes,
                                  const std::optional<std::vector<int32_t>>& lod_levels, std::vector<std::string> names,
                                  bool speed_test_mode, std::vector<bool> need_check_feed) {
@@ -115,6 +116,13 @@ std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, 
   QueueOptions options{
       .name = variable.variable->name(), .tensor_names = std::move(names), .speed_test_mode = speed_test_mode};
   auto* holder = variable.variable->GetMutable<LoDTensorBlockingQueueHolder>();
+  if (!given_shapes) {
+    HR_ENFORCE(!dtypes && !lod_levels && need_check_feed.empty(), InvalidArgument, "the queue '", options.name,
+               "': dtypes, lod_levels and need_check_feed need shapes");
+    holder->InitOnce(static_cast<size_t>(capacity), std::move(options));
+    return holder->GetQueue();
+  }
+  const std::vector<DDim>& shapes = *given_shapes;
   if (!dtypes) {
     holder->InitOnce(static_cast<size_t>(capacity), shapes, std::move(options));
     return holder->GetQueue();
@@ -174,11 +182,12 @@ void BindLoDTensorBlockingQueue(py::module_& m) {
            "A dict: sent, received, producer_wait_s, consumer_wait_s (totals of finished waits), depth, capacity, "
            "epoch.");
 
-  m.def("init_lod_tensor_blocking_queue", &InitQueue, py::arg("variable"), py::arg("capacity"), py::arg("shapes"),
-        py::arg("dtypes") = py::none(), py::arg("lod_levels") = py::none(),
+  m.def("init_lod_tensor_blocking_queue", &InitQueue, py::arg("variable"), py::arg("capacity"),
+        py::arg("shapes") = py::none(), py::arg("dtypes") = py::none(), py::arg("lod_levels") = py::none(),
         py::arg("names") = std::vector<std::string>{}, py::arg("speed_test_mode") = false,
         py::arg("need_check_feed") = std::vector<bool>{},
-        "Makes the queue that the variable holds, once. With ``dtypes`` (numbers) and ``lod_levels``, push checks "
+        "Makes the queue that the variable holds, once. Without ``shapes``, push takes any tensors, and the program "
+        "that reads them checks them. With ``dtypes`` (numbers) and ``lod_levels``, push checks "
         "these too; not the shape and the LoD where ``need_check_feed`` is False.");
 }
 

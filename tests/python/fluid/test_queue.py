@@ -26,6 +26,16 @@ def make_queue(
     return core.init_lod_tensor_blocking_queue(variable, capacity, shapes or [[-1, 2]], **options)
 
 
+def test_a_queue_without_shapes_takes_what_the_program_will_declare() -> None:
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2)
+    assert queue.push([np.zeros((3, 2)), np.zeros(1, np.int64)])
+    assert [np.asarray(tensor).dtype for tensor in queue.pop()] == [np.float64, np.int64]
+    with pytest.raises(ValueError, match="at least one tensor"):
+        queue.push([])
+    with pytest.raises(ValueError, match="'queue': dtypes, lod_levels and need_check_feed need shapes"):
+        core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, dtypes=[5])
+
+
 def batch(value: float, rows: int = 1) -> list[np.ndarray]:
     return [np.full((rows, 2), value, np.float32)]
 
