@@ -49,6 +49,17 @@ void SetLoD(LoDTensor& tensor, LoD lod) {
   tensor.set_lod(std::move(lod));
 }
 
+// A list has no dtype; as in Fluid, its floats become float32.
+void SetTensor(const py::object& array, Tensor* tensor) {
+  if (py::isinstance<py::list>(array) || py::isinstance<py::tuple>(array)) {
+    const py::array values = py::module_::import("numpy").attr("asarray")(array);
+    if (values.dtype().kind() == 'f') {
+      return CopyFromNumpy(values.attr("astype")("float32"), tensor);
+    }
+  }
+  CopyFromNumpy(array, tensor);
+}
+
 template <typename T>
 void Allocate(LoDTensor* tensor) {
   std::fill_n(tensor->mutable_data<T>(), tensor->numel(), T(0));
@@ -180,9 +191,9 @@ void BindTensor(py::module_& m) {
           "(C-contiguous,\n"
           "aligned, writable) and keeps the array alive. TypeMismatch for dtypes that no tensor holds.")
       .def(
-          "set",
-          [](LoDTensor& self, const py::object& array, const py::object& /*place*/) { CopyFromNumpy(array, &self); },
-          py::arg("array"), py::arg("place") = py::none(), "Becomes a copy of the array. The LoD stays; see set_lod.")
+          "set", [](LoDTensor& self, const py::object& array, const py::object& /*place*/) { SetTensor(array, &self); },
+          py::arg("array"), py::arg("place") = py::none(),
+          "Becomes a copy of the array; floats of a list become float32, as in Fluid. The LoD stays; see set_lod.")
       .def(
           "shape", [](const LoDTensor& self) { return self.dims(); }, "The dimensions, a list of int.")
       .def(

@@ -33,6 +33,17 @@ DTYPES = [
 ]
 
 
+def test_the_floats_of_a_list_become_float32() -> None:
+    tensor = fluid.LoDTensor()
+    tensor.set([[0.5, 1.5]], fluid.CPUPlace())
+    assert np.asarray(tensor).dtype == np.float32
+    np.testing.assert_array_equal(tensor, [[0.5, 1.5]])
+    tensor.set([2, 3])
+    assert np.asarray(tensor).dtype == np.int64
+    tensor.set(np.zeros(2))
+    assert np.asarray(tensor).dtype == np.float64
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tensor_gives_back_what_was_set(dtype: str) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(dtype)
