@@ -56,7 +56,7 @@ NAMES = {
 }
 
 _ONE_CPU = "the devices asked for are one CPU, which computes the whole batch"
-_NO_GPU = "there is no GPU: raises Unimplemented, which says so"
+_NO_GPU = "there is no GPU: raises Unimplemented, unless `HEADRACE_CUDA_ON_CPU=1` makes the CPU stand for one"
 
 #: What is here, but does something else than in Fluid.
 DIFFERENT = {

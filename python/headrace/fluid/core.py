@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from typing import Any
 
@@ -42,7 +43,6 @@ from headrace.fluid._refused import refusal
 __all__ = [
     "EMPTY_VAR_NAME",
     "GRAD_VAR_SUFFIX",
-    "NO_GPU",
     "BlockDesc",
     "CPUPlace",
     "CUDAPinnedPlace",
@@ -416,13 +416,26 @@ def get_fetch_variable(scope: Scope, var_name: str, index: int) -> LoDTensor:
 
 
 def is_compiled_with_cuda() -> bool:
-    """Whether there is a CUDAPlace: no."""
-    return False
+    """Whether there is a CUDAPlace: no, unless the environment has ``HEADRACE_CUDA_ON_CPU=1``."""
+    return os.environ.get("HEADRACE_CUDA_ON_CPU") == "1"
 
 
 def get_cuda_device_count() -> int:
-    """0."""
-    return 0
+    """0, or 1 if the environment has ``HEADRACE_CUDA_ON_CPU=1``."""
+    return int(is_compiled_with_cuda())
+
+
+def check_gpu(what: str) -> None:
+    """Refuses ``what``, which needs a GPU, unless the CPU is to stand for one.
+
+    Raises:
+        Unimplemented: the environment has no ``HEADRACE_CUDA_ON_CPU=1``.
+    """
+    if not is_compiled_with_cuda():
+        raise errors.Unimplemented(
+            f"{what}: kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() "
+            "is False, or set the environment variable HEADRACE_CUDA_ON_CPU=1, with which the CPU stands for a GPU"
+        )
 
 
 class CPUPlace:
@@ -438,22 +451,33 @@ class CPUPlace:
         return hash(CPUPlace)
 
 
-#: Why a place is refused.
-NO_GPU = "kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() is False"
+class CUDAPlace(CPUPlace):
+    """A GPU, of which there is none: to make one raises Unimplemented. With ``HEADRACE_CUDA_ON_CPU=1`` in the
+    environment, it is the CPU.
 
-
-class CUDAPlace:
-    """A GPU, of which there is none: to make one raises Unimplemented."""
+    Raises:
+        Unimplemented: the environment does not say so, or ``id`` is not 0.
+    """
 
     def __init__(self, id: int = 0) -> None:
-        raise errors.Unimplemented(f"{type(self).__name__}({id}): {NO_GPU}")
+        check_gpu(f"{type(self).__name__}({id})")
+        if id != 0:
+            raise errors.Unimplemented(f"CUDAPlace({id}): the CPU stands for one GPU, CUDAPlace(0)")
+
+    def __repr__(self) -> str:
+        return "CUDAPlace(0)"
 
 
-class CUDAPinnedPlace:
-    """Memory for copies to a GPU, of which there is none: to make one raises Unimplemented."""
+class CUDAPinnedPlace(CPUPlace):
+    """Memory for copies to a GPU, of which there is none: to make one raises Unimplemented. With
+    ``HEADRACE_CUDA_ON_CPU=1`` in the environment, it is any memory.
+    """
 
     def __init__(self) -> None:
-        raise errors.Unimplemented(f"{type(self).__name__}(): {NO_GPU}")
+        check_gpu(f"{type(self).__name__}()")
+
+    def __repr__(self) -> str:
+        return "CUDAPinnedPlace"
 
 
 class LoDTensorArray(list[LoDTensor]):

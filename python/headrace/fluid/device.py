@@ -1,4 +1,6 @@
-"""The devices: the CPU. Names that need a GPU raise an error."""
+"""The devices: the CPU. Names that need a GPU raise an error, unless the CPU is to stand for one
+(``HEADRACE_CUDA_ON_CPU=1``).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from headrace import errors
 from headrace.fluid.core import (
-    NO_GPU,
     CPUPlace,
     CUDAPinnedPlace,
     CUDAPlace,
+    check_gpu,
     get_cuda_device_count,
     is_compiled_with_cuda,
 )
@@ -54,13 +56,17 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Raises Unimplemented: there is no GPU."""
-    raise errors.Unimplemented(f"cuda_places(): {NO_GPU}")
+    """Raises Unimplemented: there is no GPU. With ``HEADRACE_CUDA_ON_CPU=1``, CUDAPlaces of these numbers, which have
+    to be 0; None: one.
+    """
+    check_gpu("cuda_places()")
+    return [CUDAPlace(device_id) for device_id in ([0] if device_ids is None else device_ids)]
 
 
 def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
-    """Raises Unimplemented: there is no GPU."""
-    raise errors.Unimplemented(f"cuda_pinned_places(): {NO_GPU}")
+    """Raises Unimplemented: there is no GPU. With ``HEADRACE_CUDA_ON_CPU=1``, as many as asked for; None: one."""
+    check_gpu("cuda_pinned_places()")
+    return [CUDAPinnedPlace() for _ in cpu_places(device_count or 1)]
 
 
 @contextlib.contextmanager
@@ -68,8 +74,8 @@ def device_guard(device: str | None = None) -> Iterator[None]:
     """Operators that are added within it run on ``device``: "cpu", or None for wherever the program runs.
 
     Raises:
-        Unimplemented: another device.
+        Unimplemented: another device, unless ``HEADRACE_CUDA_ON_CPU=1``.
     """
     if device not in (None, "cpu"):
-        raise errors.Unimplemented(f"device_guard({device!r}): {NO_GPU}")
+        check_gpu(f"device_guard({device!r})")
     yield

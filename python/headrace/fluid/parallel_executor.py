@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy, Feed, check_loss
-from headrace.fluid.core import CPUPlace, Scope
+from headrace.fluid.core import CPUPlace, Scope, check_gpu
 from headrace.fluid.executor import Executor, FetchList
 from headrace.fluid.framework import Program, default_main_program
 
@@ -18,7 +18,7 @@ class ParallelExecutor:
     work of each operator.
 
     Args:
-        use_cuda: has to be False.
+        use_cuda: has to be False, unless ``HEADRACE_CUDA_ON_CPU=1`` in the environment makes the CPU stand for a GPU.
         loss_name: of the variable that is minimised.
         main_program: None: the default main program.
         share_vars_from, exec_strategy, build_strategy: make no difference.
@@ -43,7 +43,7 @@ class ParallelExecutor:
         scope: Scope | None = None,
     ) -> None:
         if use_cuda:
-            raise errors.Unimplemented("ParallelExecutor runs on the CPU here: pass use_cuda=False")
+            check_gpu("ParallelExecutor(use_cuda=True)")
         if num_trainers != 1 or trainer_id != 0:
             raise errors.Unimplemented(
                 "several trainers that share one program's parameters are not supported: pass num_trainers=1"

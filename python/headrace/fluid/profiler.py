@@ -28,6 +28,7 @@ from typing import Any, Union
 from headrace import _core, errors
 from headrace._traced import traced_loaders
 from headrace.fluid._checks import check_path
+from headrace.fluid.core import check_gpu
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
@@ -52,11 +53,11 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
         tracer_option: Fluid's; makes no difference.
 
     Raises:
-        Unimplemented: ``state`` is "GPU".
+        Unimplemented: ``state`` is "GPU", without ``HEADRACE_CUDA_ON_CPU=1``.
         InvalidArgument: it is something else.
     """
     if state == "GPU":
-        raise errors.Unimplemented("start_profiler('GPU'): programs run on the CPU only: profile 'CPU'")
+        check_gpu("start_profiler('GPU')")
     _check_one_of(state, _STATES, "state")
     _check_one_of(tracer_option, _OPTIONS, "tracer_option")
     if not _core.profiler_is_on():
@@ -115,8 +116,9 @@ def profiler(
 
 
 def cuda_profiler(output_file: Path, output_mode: str | None = None, config: Sequence[str] | None = None) -> Any:
-    """Raises Unimplemented: there is no GPU."""
-    raise errors.Unimplemented("cuda_profiler: programs run on the CPU only: use profiler.profiler('CPU')")
+    """Raises Unimplemented: there is no GPU. With ``HEADRACE_CUDA_ON_CPU=1``, a context that profiles nothing."""
+    check_gpu("cuda_profiler()")
+    return contextlib.nullcontext()
 
 
 def _check_one_of(value: Any, known: tuple[str | None, ...], what: str) -> None:

@@ -120,7 +120,7 @@ def test_a_parallel_executor_has_a_scope_of_its_own(exe: fluid.Executor) -> None
             errors.TypeMismatch,
             "places has to be",
         ),
-        (lambda p: fluid.ParallelExecutor(True), errors.Unimplemented, "use_cuda=False"),
+        (lambda p: fluid.ParallelExecutor(True), errors.Unimplemented, "use_cuda=True.*HEADRACE_CUDA_ON_CPU=1"),
         (lambda p: fluid.ParallelExecutor(False, num_trainers=2), errors.Unimplemented, "num_trainers=1"),
         (lambda p: fluid.CUDAPlace(0), errors.Unimplemented, r"CUDAPlace\(0\).*fluid.CPUPlace\(\)"),
         (lambda p: fluid.CUDAPinnedPlace(), errors.Unimplemented, r"CUDAPinnedPlace\(\)"),
@@ -213,6 +213,28 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fluid.device.get_cuda_device_count() == 0
     with fluid.device_guard("cpu"), fluid.device_guard():
         assert not isinstance(fluid.CPUPlace(), fluid.CUDAPlace)
+
+
+def test_the_cpu_stands_for_a_gpu_if_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CUDA_ON_CPU", "1")
+    assert fluid.is_compiled_with_cuda()
+    assert fluid.device.get_cuda_device_count() == 1
+    assert fluid.cuda_places() == fluid.cuda_places([0]) == [fluid.CUDAPlace(0)]
+    assert len(fluid.cuda_pinned_places(2)) == 2
+    assert repr(fluid.CUDAPlace(0)) == "CUDAPlace(0)"
+    with pytest.raises(errors.Unimplemented, match=r"CUDAPlace\(1\): the CPU stands for one GPU"):
+        fluid.CUDAPlace(1)
+    with fluid.device_guard("gpu"):
+        loss = model()
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(fluid.default_startup_program())
+    (first,) = exe.run(feed={"x": X}, fetch_list=[loss])
+    parallel = fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)
+    with fluid.profiler.cuda_profiler("unused"):
+        (second,) = parallel.run([loss], feed={"x": X})
+    compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=fluid.cuda_places())
+    (third,) = exe.run(compiled, feed={"x": X}, fetch_list=[loss])
+    assert third.item() < second.item() < first.item()
 
 
 @pytest.mark.parametrize(

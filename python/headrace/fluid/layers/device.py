@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from headrace import errors
-from headrace.fluid.core import NO_GPU, CPUPlace, VarType
+from headrace.fluid.core import CPUPlace, VarType, check_gpu
 from headrace.fluid.device import cpu_places
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import check_variable
@@ -76,8 +76,8 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
     """``fluid.cpu_places``, under an older name.
 
     Raises:
-        Unimplemented: ``device_type`` is neither None nor "CPU".
+        Unimplemented: ``device_type`` is neither None nor "CPU", without ``HEADRACE_CUDA_ON_CPU=1``.
     """
     if device_type not in (None, "CPU"):
-        raise errors.Unimplemented(f"get_places(device_type={device_type!r}): {NO_GPU}")
+        check_gpu(f"get_places(device_type={device_type!r})")
     return _Places(cpu_places(device_count or None))
