@@ -85,6 +85,7 @@ def save_checkpoint(
     Raises:
         NotFound: a variable has no value: has the startup program been run?
         FailedPrecondition: a reader has no position that could be saved, because a shuffle or batch reader wraps it.
+        InvalidArgument: ``checkpoint_dir`` is a file.
         TypeMismatch: ``extra``, or a loader's state, is nothing that JSON can hold.
         OSError: it cannot be written; then the others are as before.
     """
@@ -93,6 +94,9 @@ def save_checkpoint(
         raise errors.InvalidArgument(
             f"save_checkpoint: max_num_checkpoints has to be a positive number, got {max_num_checkpoints!r}"
         )
+    root = os.fspath(checkpoint_dir)
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise errors.InvalidArgument(f"save_checkpoint: {root} is not a folder")
     program = program_of(main_program)
     variables = persistables(program)
     scope = global_scope() if scope is None else scope
@@ -100,7 +104,6 @@ def save_checkpoint(
     _warn_of_positions(program, scope)
     _warn_of_random_numbers(program)
     state = _state(program, variables, scope, loaders or {}, extra)
-    root = os.fspath(checkpoint_dir)
     os.makedirs(root, exist_ok=True)
     with core.FileSetLock(root, exclusive=True):
         serials = _serials(root)

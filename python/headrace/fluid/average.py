@@ -30,7 +30,7 @@ class WeightedAverage:
         """Takes a value into account.
 
         Args:
-            value: a number, or an array; all of one shape.
+            value: a number, or an array; all of one shape, or with one element each.
             weight: a number, or an array of one.
 
         Raises:
@@ -41,6 +41,8 @@ class WeightedAverage:
             raise errors.InvalidArgument(f"value has to be a number or an array of numbers, got {value!r}")
         if factor.size != 1 or factor.dtype.kind not in "biuf":
             raise errors.InvalidArgument(f"weight has to be a number, or an array of one, got {weight!r}")
+        if self._sum is not None and np.size(self._sum) == array.size == 1:
+            array = array.reshape(np.shape(self._sum))
         if self._sum is not None and np.shape(self._sum) != array.shape:
             raise errors.InvalidArgument(
                 f"value must have the shape of the earlier values, {list(np.shape(self._sum))}, got {list(array.shape)}"

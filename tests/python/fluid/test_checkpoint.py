@@ -387,6 +387,8 @@ def test_what_is_no_checkpoint_is_not_taken_for_none(exe: fluid.Executor, tmp_pa
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(errors.InvalidArgument, match="file is not a folder"):
         fluid.io.load_checkpoint(exe, tmp_path / "file")
+    with pytest.raises(errors.InvalidArgument, match="file is not a folder"):
+        fluid.io.save_checkpoint(exe, tmp_path / "file")
     fluid.io.save_params(exe, str(tmp_path / "checkpoint_0"))  # as Fluid's releases of 2018 name theirs
     with pytest.raises(
         errors.DataLoss, match=r"checkpoint_0 is damaged, or was not written by Headrace .*there is no other$"

@@ -167,6 +167,8 @@ def test_weighted_averages() -> None:
     average.reset()
     average.add(2, 2)
     assert average.eval() == 2
+    average.add(np.array([5.0]), 1)
+    assert average.eval() == 3
 
 
 def lod(rows: list[int], lengths: list[int]) -> Any:
