@@ -226,6 +226,33 @@ void EmptyUnusedBlocks(ProgramDesc* program) {
   }
 }
 
+// What operators of a program count up.
+VarNames CountedIn(const ProgramDesc& program) {
+  VarNames counted;
+  for (size_t i = 0; i < program.num_blocks(); ++i) {
+    for (const auto& op : program.block(i).ops()) {
+      if (op->type == "increment") counted.insert(op->Output("Out").begin(), op->Output("Out").end());
+    }
+  }
+  return counted;
+}
+
+// Random operators whose counter, in input Seed, is among those that were `counted` and that nothing counts any more
+// would draw the same numbers in every run: has them draw others.
+void DrawAfresh(const VarNames& counted, ProgramDesc* program) {
+  const VarNames still_counted = CountedIn(*program);
+  for (size_t i = 0; i < program->num_blocks(); ++i) {
+    BlockDesc& block = program->block(i);
+    for (size_t k = 0; k < block.ops().size(); ++k) {
+      const std::vector<std::string>& counter = block.ops()[k]->Input("Seed");
+      if (counter.empty() || !counted.contains(counter[0]) || still_counted.contains(counter[0])) continue;
+      OpDesc& op = block.MutableOp(k);
+      op.inputs.erase("Seed");
+      op.attrs["seed"] = int32_t{0};
+    }
+  }
+}
+
 // Whether an operator gives a program data from outside.
 bool GivesData(const OpDesc& op) { return op.type == "read" || op.type == "feed"; }
 
@@ -253,6 +280,7 @@ VarNames Computed(const BlockDesc& block, const std::vector<std::string>& feeds)
 void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const std::vector<std::string>& fetches) {
   HR_ENFORCE(program != nullptr, InvalidArgument, "expected a program to prune, got none");
   BlockDesc* block = &program->block(0);
+  const VarNames counted = CountedIn(*program);
   VarNames needed;
   VarNames used;
   for (const auto& [names, purpose] : {std::pair(&feeds, "feed"), {&fetches, "fetch"}}) {
@@ -263,7 +291,6 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
   }
   const VarNames computed = Computed(*block, feeds);
   const auto need = [&](const std::string& name) {
-    used.insert(name);
     if (!computed.contains(name)) needed.insert(name);
   };
   std::for_each(fetches.begin(), fetches.end(), need);
@@ -276,14 +303,19 @@ void Prune(ProgramDesc* program, const std::vector<std::string>& feeds, const st
       block->RemoveOps(i, i + 1);
       continue;
     }
-    used.insert(access.writes.begin(), access.writes.end());
     // What an operator writes stays needed, since it may also read it.
     std::for_each(access.reads.begin(), access.reads.end(), need);
+  }
+  EmptyUnusedBlocks(program);
+  DrawAfresh(counted, program);
+  for (const auto& op : block->ops()) {
+    const Access access(*block, *op);
+    used.insert(access.reads.begin(), access.reads.end());
+    used.insert(access.writes.begin(), access.writes.end());
   }
   for (const VarDesc* var : block->LocalVars()) {
     if (!used.contains(var->name)) block->RemoveVar(var->name);
   }
-  EmptyUnusedBlocks(program);
 }
 
 void SavePersistables(const ProgramDesc& program, const Scope& scope, const fs::path& folder,
@@ -303,6 +335,7 @@ ProgramDesc InferenceProgram(const ProgramDesc& program, const std::vector<std::
   HR_ENFORCE(!fetches.empty(), InvalidArgument, "a model for inference needs something to fetch");
   ProgramDesc inference(program);
   for (size_t i = 0; i < inference.num_blocks(); ++i) KeepInference(&inference.block(i));
+  DrawAfresh(CountedIn(program), &inference);
   Prune(&inference, feeds, fetches);
   CheckNothingIsRead(inference.block(0), feeds, fetches);
   AddFeedAndFetch(&inference.block(0), feeds, fetches);

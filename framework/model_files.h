@@ -61,8 +61,8 @@ HEADRACE_API void LoadPersistables(const ProgramDesc& program, Scope* scope, con
                                    const std::string& parameters = "");
 
 // Removes the operators of the root block that do not help to compute `fetches` from `feeds`, the variables that are
-// unused then, and what is in blocks that no operator runs any more. Throws NotFound for a name that the program does
-// not declare.
+// unused then, and what is in blocks that no operator runs any more. Random operators whose runs nothing counts any
+// more draw afresh in each run. Throws NotFound for a name that the program does not declare.
 HEADRACE_API void Prune(ProgramDesc* program, const std::vector<std::string>& feeds,
                         const std::vector<std::string>& fetches);
 

@@ -13,6 +13,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/ground_truth.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -248,7 +249,9 @@ void RegisterAnchorTargets(OpRegistrar&& op, HashedName labels) {
       .Output("TargetLabel", "int32 [S, 1], the LoD of ScoreIndex: what they see, 0 for nothing")
       .Output("TargetBBox", "[F, 4], the LoD of LocationIndex: where the objects lie as seen from the anchors")
       .Output("BBoxInsideWeight", "[F, 4], the LoD of LocationIndex: 1, or 0 for what does not count")
+      .KernelTypeFrom("Anchor")
       .InferShape([labels](InferShapeContext& ctx) {
+        CheckSeed(ctx);
         EnforceDims(ctx, "Anchor", {-1, kBoxSize});
         CheckGroundTruth(ctx, "Anchor", labels);
         if (ctx.IsRuntime()) {
@@ -287,7 +290,7 @@ HEADRACE_REGISTER_OPS(anchor_target_ops) {
                         "the greatest part of those chosen that sees objects; 0 or less: all are"
                         " chosen",
                         0.25)
-          .With(ChooserAttrs),
+          .With(ChooserSlots),
       "");
   RegisterAnchorTargets(
       OpRegistrar("retinanet_target_assign")

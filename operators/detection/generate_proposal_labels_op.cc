@@ -11,6 +11,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/ground_truth.h"
+#include "operators/random/random_stream.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -166,6 +167,7 @@ void GenerateProposalLabelsKernel(const ExecutionContext& ctx) {
 }
 
 void InferProposalLabels(InferShapeContext& ctx) {
+  CheckSeed(ctx);
   EnforceDims(ctx, "RpnRois", {-1, kBoxSize});
   EnforceSequences(ctx, "RpnRois", 2);
   CheckGroundTruth(ctx, "RpnRois", "GtClasses");
@@ -216,7 +218,7 @@ HEADRACE_REGISTER_OP(generate_proposal_labels)
                 "whether the regions are those of a detector before: all that fit are chosen, without the first ones,"
                 " which are the objects",
                 false)
-    .With(ChooserAttrs)
+    .With(ChooserSlots)
     .InferShape(InferProposalLabels)
     .Kernel<float>(GenerateProposalLabelsKernel<float>)
     .Kernel<double>(GenerateProposalLabelsKernel<double>);

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <string>
 
 #include "operators/common/shape_inference.h"
-#include "operators/math/philox.h"
+#include "operators/random/random_stream.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
@@ -73,23 +72,20 @@ GroundTruth::GroundTruth(const ExecutionContext& ctx, HashedName labels_slot)
   }
 }
 
-Chooser::Chooser(const ExecutionContext& ctx) : at_random_(ctx.Attr<bool>("use_random")) {
-  seed_ = static_cast<uint64_t>(ctx.Attr<int32_t>("seed"));
-  if (at_random_ && seed_ == 0) {
-    std::random_device entropy;
-    seed_ = static_cast<uint64_t>(entropy()) << 32 | entropy();
+Chooser::Chooser(const ExecutionContext& ctx) {
+  if (ctx.Attr<bool>("use_random")) {
+    stream_ = StreamOfRun(ctx);
   }
 }
 
 void Chooser::Keep(int64_t most, PoolVector<int64_t>* places) {
   const auto count = static_cast<int64_t>(places->size());
   const int64_t kept = std::clamp<int64_t>(most, 0, count);
-  if (at_random_ && kept < count) {
-    const PhiloxStream stream(seed_);
+  if (stream_ && kept < count) {
     int64_t wanted = kept;
     size_t to = 0;
     for (int64_t i = 0; i < count && wanted > 0; ++i) {
-      const PhiloxBlock block = stream.Block(drawn_++);
+      const PhiloxBlock block = stream_->Block(drawn_++);
       const uint64_t number = static_cast<uint64_t>(block[0]) << 32 | block[1];
       if (number % static_cast<uint64_t>(count - i) < static_cast<uint64_t>(wanted)) {
         (*places)[to++] = (*places)[static_cast<size_t>(i)];
@@ -100,10 +96,11 @@ void Chooser::Keep(int64_t most, PoolVector<int64_t>* places) {
   places->resize(static_cast<size_t>(kept));
 }
 
-OpRegistrar&& ChooserAttrs(OpRegistrar&& op) {
+OpRegistrar&& ChooserSlots(OpRegistrar&& op) {
   return std::move(op)
+      .With(SeedInput)
       .Attr<bool>("use_random", "whether examples are chosen at random; else the first ones are taken", true)
-      .Attr<int32_t>("seed", "the same choice whenever it is the same; 0: another at each run", 0);
+      .With(SeedAttr, "examples");
 }
 
 }  // namespace headrace::ops

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
+#include "operators/math/philox.h"
 
 namespace headrace::ops {
 
@@ -40,7 +42,7 @@ struct GroundTruth {
 // Chooses some of many: the first ones, or ones at random.
 class Chooser {
  public:
-  // Reads attributes use_random and seed.
+  // Reads attributes use_random and seed, and input Seed.
   explicit Chooser(const ExecutionContext& ctx);
   // The first ones.
   Chooser() = default;
@@ -49,12 +51,11 @@ class Chooser {
   void Keep(int64_t most, PoolVector<int64_t>* places);
 
  private:
-  bool at_random_ = false;
-  uint64_t seed_ = 0;
+  std::optional<PhiloxStream> stream_;  // none: the first ones are taken
   uint64_t drawn_ = 0;
 };
 
-// Declares attributes use_random and seed.
-OpRegistrar&& ChooserAttrs(OpRegistrar&& op);
+// Declares them; CheckSeed checks the input.
+OpRegistrar&& ChooserSlots(OpRegistrar&& op);
 
 }  // namespace headrace::ops

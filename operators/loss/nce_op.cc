@@ -20,6 +20,7 @@
 #include "operators/math/scratch.h"
 #include "operators/math/sigmoid.h"
 #include "operators/math/tensor_size.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -90,7 +91,7 @@ void SampleLabels(const ExecutionContext& ctx, const Noise& noise, int64_t* samp
   const int64_t count = ctx.Attr<int32_t>("num_neg_samples");
   const auto& custom = ctx.Attr<std::vector<int32_t>>("custom_neg_classes");
   const int64_t true_count = label_dims.size() == 2 ? label_dims[1] : 1;
-  const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
+  const PhiloxStream stream = StreamOfRun(ctx);
   for (int64_t r = 0; r < label_dims[0]; ++r) {
     for (int64_t k = 0; k < true_count; ++k, ++label) {
       HR_ENFORCE(0 <= *label && *label < classes, OutOfRange, "input Label: row ", r, " has class ", *label,
@@ -270,7 +271,7 @@ OpRegistrar&& NceSlots(OpRegistrar&& op) {
                        HR_ENFORCE(kUniform <= sampler && sampler <= kCustom, InvalidArgument,
                                   "attribute sampler: expected 0, 1 or 2, got ", sampler);
                      })
-      .Attr<int32_t>("seed", "the same noise whenever it is the same; 0: other noise at each run", 0)
+      .With(SeedAttr, "classes of noise")
       .Attr<bool>("is_sparse", "Fluid's; the gradient is dense in any case", false)
       .Attr<std::vector<int32_t>>("custom_neg_classes", "the noise of every row, instead of drawn classes", {})
       .KernelTypeFrom("Input");
@@ -283,10 +284,12 @@ HEADRACE_REGISTER_OP(nce)
         "Noise-contrastive estimation: how well the score x w + bias of a row tells its true classes from classes of "
         "noise.")
     .With(NceSlots)
+    .With(SeedInput)
     .Output("Cost", "[N, 1]")
     .Output("SampleLogits", "[N, number of true classes + num_neg_samples]: sigmoid of the scores, for the gradient")
     .Output("SampleLabels", "int64, dims of SampleLogits: the classes, the true ones first, for the gradient")
     .InferShape([](InferShapeContext& ctx) {
+      CheckSeed(ctx);
       const DDim samples = CheckNce(ctx);
       SetOutput(ctx, "Cost", {samples[0], 1}, ctx.InputType("Input"));
       SetOutput(ctx, "SampleLogits", samples, ctx.InputType("Input"));
@@ -298,7 +301,7 @@ HEADRACE_REGISTER_OP(nce)
                                           "CustomDistAlias", "CustomDistAliasProbs"},
                                .outputs = {"SampleLogits", "SampleLabels"},
                                .no_gradient = {"Label", "SampleWeight", "CustomDistProbs", "CustomDistAlias",
-                                               "CustomDistAliasProbs"}}));
+                                               "CustomDistAliasProbs", "Seed"}}));
 
 HEADRACE_REGISTER_OP(nce_grad)
     .Comment("Gradient of nce.")

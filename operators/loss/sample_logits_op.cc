@@ -14,6 +14,7 @@
 #include "operators/loss/log_uniform.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -42,7 +43,7 @@ void EnforceClass(HashedName slot, int64_t row, int64_t label, int64_t classes) 
 template <typename T>
 void DrawClasses(const ExecutionContext& ctx, const SampleShape& s, int64_t* samples, T* probabilities) {
   const LogUniform noise(s.classes);
-  const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
+  const PhiloxStream stream = StreamOfRun(ctx);
   const bool unique = ctx.Attr<bool>("uniq");
   const int64_t count = s.samples - s.true_count;
   std::unordered_set<int64_t> seen;
@@ -145,6 +146,7 @@ void SampleLogitsGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSampleLogits(InferShapeContext& ctx) {
+  CheckSeed(ctx);
   EnforceRank(ctx, "Logits", 2);
   EnforceRank(ctx, "Labels", 2);
   const DDim logits = ctx.InputDim("Logits");
@@ -188,6 +190,7 @@ HEADRACE_REGISTER_OP(sample_logits)
     .Input("CustomizedSamples", "int64, dims of Samples: the classes, with use_customized_samples", kDispensable)
     .Input("CustomizedProbabilities", "dims of Samples, dtype of Logits: how often each class is expected",
            kDispensable)
+    .With(SeedInput)
     .Output("Samples", "int64 [N, number of true classes + num_samples]: the classes, the true ones first")
     .Output("Probabilities", "dims of Samples: how often each class is expected")
     .Output("LogitsDim", "[N, classes, 0]: the dims of Logits, for the gradient")
@@ -201,7 +204,7 @@ HEADRACE_REGISTER_OP(sample_logits)
                 "alone: its second logit is far below the others",
                 true)
     .Attr<bool>("use_customized_samples", "whether the classes are given, instead of drawn", false)
-    .Attr<int32_t>("seed", "the same classes whenever it is the same; 0: other ones at each run", 0)
+    .With(SeedAttr, "classes")
     .InferShape(InferSampleLogits)
     .KernelTypeFrom("Logits")
     .Kernel<float>(SampleLogitsKernel<float>)

@@ -60,7 +60,4 @@ inline double UniformOpen(const PhiloxBlock& block, size_t i) {
   return static_cast<double>(2 * bits + 1) * 0x1p-53;
 }
 
-// The stream of an operator's `seed` attribute: of that seed, or, if it is 0, of a fresh one from the operating system.
-PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream = 0);
-
 }  // namespace headrace::ops

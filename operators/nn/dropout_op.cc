@@ -10,7 +10,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
-#include "operators/math/tensor_size.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -25,17 +25,6 @@ double TrainingFactor(const AttributeIndex& op) {
 
 // And all elements in a test.
 double TestFactor(const AttributeIndex& op) { return UpscalesInTraining(op) ? 1 : 1 - op.Attr<double>("dropout_prob"); }
-
-// The stream of the masks of this run: that of `seed`, or, with the input Seed, one of its own for each value of it.
-PhiloxStream MaskStream(const ExecutionContext& ctx) {
-  const int32_t seed = ctx.Attr<int32_t>("seed");
-  const LoDTensor* counter = ctx.InputOrNull("Seed");
-  if (counter == nullptr) {
-    return StreamOfSeed(seed);
-  }
-  const int64_t value = counter->dtype() == DataType::kInt32 ? *counter->data<int32_t>() : *counter->data<int64_t>();
-  return PhiloxStream(static_cast<uint32_t>(seed), static_cast<uint64_t>(value));
-}
 
 // `out` may be `x`.
 template <typename T>
@@ -64,7 +53,7 @@ void DropoutKernel(const ExecutionContext& ctx) {
     return Multiply(n, x, static_cast<T>(TestFactor(ctx.attrs())), out);
   }
   uint8_t* mask = ctx.Output("Mask")->mutable_data<uint8_t>();
-  const PhiloxStream stream = MaskStream(ctx);
+  const PhiloxStream stream = StreamOfRun(ctx);
   const auto factor = static_cast<T>(TrainingFactor(ctx.attrs()));
   // 2^32 for a probability of 1: nothing is below it.
   const auto threshold = static_cast<uint64_t>(ctx.Attr<double>("dropout_prob") * 0x1p32);
@@ -94,11 +83,7 @@ void DropoutGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferDropout(InferShapeContext& ctx) {
-  if (ctx.HasInput("Seed")) {
-    HR_ENFORCE(Fits(Numel(ctx.InputDim("Seed")), 1), InvalidArgument,
-               "input Seed: expected a single element, got dims ", ToString(ctx.InputDim("Seed")));
-    EnforceIntegers(ctx, "Seed");
-  }
+  CheckSeed(ctx);
   ctx.ShareAll("X", "Out");
   if (!ctx.Attr<bool>("is_test")) {
     HR_ENFORCE(ctx.HasOutput("Mask"), InvalidArgument, "output Mask: it must be given, unless is_test");
@@ -123,7 +108,7 @@ OpRegistrar&& DropoutAttrs(OpRegistrar&& op) {
                                  "attribute dropout_prob: expected a number in [0, 1], got ", probability);
                     })
       .Attr<bool>("is_test", "whether nothing is dropped", false)
-      .Attr<int32_t>("seed", "the same mask whenever it (and Seed) is the same; 0 without Seed: another at each run", 0)
+      .With(SeedAttr, "masks")
       .Attr<std::string>(
           "dropout_implementation",
           "'upscale_in_train': what stays is divided by 1 - dropout_prob; 'downgrade_in_infer': in a test everything "
@@ -140,10 +125,7 @@ OpRegistrar&& DropoutAttrs(OpRegistrar&& op) {
 HEADRACE_REGISTER_OP(dropout)
     .Comment("X with elements set to zero at random. Out may be X.")
     .Input("X", "any shape")
-    .Input(
-        "Seed",
-        "int32 or int64 [1]; a counter that gives each run a mask of its own, and the same one whenever it is the same",
-        kDispensable)
+    .With(SeedInput)
     .Output("Out", "dims of X")
     .InPlace("Out", "X")
     .Output("Mask", "uint8, dims of X: 1 where an element stayed; needed unless is_test", kDispensable)

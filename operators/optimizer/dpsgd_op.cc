@@ -12,6 +12,7 @@
 #include "operators/math/ordered_sum.h"
 #include "operators/math/philox.h"
 #include "operators/optimizer/optimizer.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -26,7 +27,7 @@ void DpsgdKernel(const ExecutionContext& ctx) {
   const int64_t numel = ctx.Input("Param").numel();
   const T norm = std::sqrt(ParallelSumOf<T>(numel, [grad](int64_t i) { return grad[i] * grad[i]; }));
   const T factor = norm > clip ? clip / norm : T(1);
-  const double drawn = NormalQuantile(UniformOpen(StreamOfSeed(0).Block(0), 0));
+  const double drawn = NormalQuantile(UniformOpen(StreamOfRun(ctx).Block(0), 0));
   const auto noise = static_cast<T>(drawn * ctx.Attr<double>("sigma") / ctx.Attr<double>("batch_size"));
   ParallelFor(numel, kElementsPerBlock, [=](int64_t begin, int64_t end) {
     HEADRACE_INDEPENDENT_ITERATIONS
@@ -47,10 +48,11 @@ OpRegistrar&& PositiveAttr(OpRegistrar&& op, const char* name, const char* comme
 HEADRACE_REGISTER_OP(dpsgd)
     .Comment(
         "Param - LearningRate (Grad / max(1, ‖Grad‖ / clip) + sigma n / batch_size), where n is one number for all "
-        "elements, normally distributed and another one in each run, as in Fluid.")
+        "elements, normally distributed. In Fluid, it is another one in each run.")
     .Input("Param", "the parameter")
     .Input("Grad", "its gradient; dims and dtype of Param")
     .With(LearningRate)
+    .With(SeedInput)
     .Output("ParamOut", "the new parameter; may be Param")
     .InPlace("ParamOut", "Param")
     .With(PositiveAttr, "clip", "how long the gradient may be", 10.0)
@@ -60,7 +62,11 @@ HEADRACE_REGISTER_OP(dpsgd)
                     HR_ENFORCE(sigma >= 0, InvalidArgument, "attribute sigma: expected a number of 0 or more, got ",
                                sigma);
                   })
-    .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}}); })
+    .With(SeedAttr, "numbers")
+    .InferShape([](InferShapeContext& ctx) {
+      CheckSeed(ctx);
+      InferUpdates(ctx, {{"ParamOut", "Param"}});
+    })
     .Kernel<float>(DpsgdKernel<float>)
     .Kernel<double>(DpsgdKernel<double>);
 

@@ -4,7 +4,6 @@
 // the same on every machine.
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -14,20 +13,11 @@
 #include "operators/math/element_loop.h"
 #include "operators/math/normal_quantile.h"
 #include "operators/math/philox.h"
+#include "operators/random/random_stream.h"
 #include "operators/tensor/batch_size_like.h"
 #include "operators/tensor/filled_output.h"
 
 namespace headrace::ops {
-
-PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream) {
-  if (seed != 0) {
-    return PhiloxStream(static_cast<uint32_t>(seed), stream);
-  }
-  std::random_device entropy;
-  const uint64_t high = entropy();
-  return PhiloxStream(high << 32 | entropy(), stream);
-}
-
 namespace {
 
 // out[i] = transform(the i-th number in (0, 1) of the stream), from several threads.
@@ -42,7 +32,7 @@ void FillFromStream(const ExecutionContext& ctx, const Transform& transform) {
   }
   T* data = out->mutable_data<T>();
   const int64_t numel = out->numel();
-  const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
+  const PhiloxStream stream = StreamOfRun(ctx);
   constexpr int64_t kNumbersPerBlock = 2;
   constexpr int64_t kWork = 32;  // as many elements as one of these takes
   ParallelFor((numel + 1) / kNumbersPerBlock, RowsPerBlock(kWork), [=, &transform](int64_t begin, int64_t end) {
@@ -100,7 +90,13 @@ void TruncatedGaussianKernel(const ExecutionContext& ctx) {
 }
 
 void InferRandomShape(InferShapeContext& ctx) {
+  CheckSeed(ctx);
   SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
+}
+
+void InferRandomBatch(InferShapeContext& ctx) {
+  CheckSeed(ctx);
+  InferBatchSizeLike(ctx);
 }
 
 void CheckUniformAttrs(const InferShapeContext& ctx) {
@@ -116,9 +112,10 @@ void CheckUniformAttrs(const InferShapeContext& ctx) {
 
 OpRegistrar&& CommonAttrs(OpRegistrar&& op, unsigned out_flags) {
   return std::move(op)
+      .With(SeedInput)
       .Output("Out", "the tensor of random numbers", out_flags)
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
-      .Attr<int32_t>("seed", "the same numbers whenever it is the same; 0: others at each run", 0)
+      .With(SeedAttr, "numbers")
       .KernelTypeFromAttr("dtype");
 }
 
@@ -164,7 +161,7 @@ HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
     .With(UniformAttrs, kPlain)
     .InferShape([](InferShapeContext& ctx) {
       CheckUniformAttrs(ctx);
-      InferBatchSizeLike(ctx);
+      InferRandomBatch(ctx);
     });
 
 HEADRACE_REGISTER_OP(gaussian_random)
@@ -179,7 +176,7 @@ HEADRACE_REGISTER_OP(gaussian_random_batch_size_like)
     .Comment("As gaussian_random, with one dimension taken from another tensor.")
     .With(BatchSizeLikeSlots)
     .With(GaussianAttrs)
-    .InferShape(InferBatchSizeLike)
+    .InferShape(InferRandomBatch)
     .Kernel<float>(GaussianKernel<float>)
     .Kernel<double>(GaussianKernel<double>);
 

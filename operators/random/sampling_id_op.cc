@@ -5,6 +5,7 @@
 #include "operators/common/shape_inference.h"
 #include "operators/math/element_loop.h"
 #include "operators/math/philox.h"
+#include "operators/random/random_stream.h"
 
 namespace headrace::ops {
 namespace {
@@ -14,7 +15,7 @@ void SamplingIdKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("X").dims();
   const double min = ctx.Attr<double>("min");
   const double max = ctx.Attr<double>("max");
-  const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
+  const PhiloxStream stream = StreamOfRun(ctx);
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
   const T* x = ctx.Input("X").data<T>();
   const auto choose = [=, classes = dims[1]](int64_t r) {
@@ -35,11 +36,13 @@ void SamplingIdKernel(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(sampling_id)
     .Comment("The first class of each row up to which the probabilities add up to more than a random number.")
     .Input("X", "[N, classes], probabilities")
+    .With(SeedInput)
     .Output("Out", "int64 [N]: the classes")
     .Attr<double>("min", "the random number is uniform in [min, max)", 0.0)
     .Attr<double>("max", "the random number is uniform in [min, max)", 1.0)
-    .Attr<int32_t>("seed", "the same classes whenever it is the same; 0: others at each run", 0)
+    .With(SeedAttr, "classes")
     .InferShape([](InferShapeContext& ctx) {
+      CheckSeed(ctx);
       EnforceRank(ctx, "X", 2);
       const DDim x = ctx.InputDim("X");
       HR_ENFORCE(x[1] != 0, InvalidArgument, "input X: expected at least one class, got dims ", ToString(x));
