@@ -86,6 +86,8 @@ class Block:
         self.vars: dict[str, Variable] = {}
         #: The operators in the order in which they run.
         self.ops: list[Operator] = []
+        #: Whether a reader runs it on each batch: it can write no variable of the blocks around it.
+        self._runs_in_reader = False
 
     @property
     def parent_idx(self) -> int:
@@ -110,6 +112,13 @@ class Block:
                 return block.vars[name]
             block = self.program.blocks[block.parent_idx] if block.parent_idx >= 0 else None
         return None
+
+    def _within_reader(self) -> bool:
+        """Whether it is the block of a reader, or lies in one."""
+        block: Block | None = self
+        while block is not None and not block._runs_in_reader:
+            block = self.program.blocks[block.parent_idx] if block.parent_idx >= 0 else None
+        return block is not None
 
     def _var_recursive(self, name: str) -> Variable:
         found = self._find_var_recursive(name)

@@ -24,7 +24,7 @@ from headrace.fluid._persistables import persistables, put, values_of
 from headrace.fluid.compiler import AnyProgram, program_of
 from headrace.fluid.core import Scope
 from headrace.fluid.executor import Executor, check_executor, global_scope
-from headrace.fluid.framework import Program, Variable
+from headrace.fluid.framework import Operator, Program, Variable
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -67,8 +67,8 @@ def save_checkpoint(
             if done["step"] % 100 == 0:
                 fluid.io.save_checkpoint(executor, "checkpoints", extra=done)
 
-    Random operators repeat only if the programs have a ``random_seed``; those that draw afresh in every run all the
-    same (see ``Program``) do not. What Python generators feed has no place that could be saved; nor have readers of
+    Random operators repeat only if the programs had a ``random_seed`` when layers added them; others draw afresh in
+    every run. What Python generators feed has no place that could be saved; nor have readers of
     files and of random data, which begin again. A RuntimeWarning tells of such operators and readers.
 
     Args:
@@ -194,15 +194,19 @@ def _warn_of_random_numbers(program: Program) -> None:
     if program.random_seed == 0:
         return
     ops = [op for block in program.blocks for op in block.ops if op.has_attr("seed") and not op.attr("seed")]
-    # Those that choose among boxes may take the first ones.
-    types = {
-        op.type for op in ops if not op.input("Seed") and not (op.has_attr("use_random") and not op.attr("use_random"))
-    }
+    types = {op.type for op in ops if not op.input("Seed") and _draws(op)}
     if types:
         warn(
             f"save_checkpoint: {', '.join(map(repr, sorted(types)))} will draw other numbers after the checkpoint is "
             "loaded, although the program has a random_seed: a run that is resumed will differ from one that was not"
         )
+
+
+def _draws(op: Operator) -> bool:
+    """Whether an operator that may draw random numbers draws any."""
+    return not (op.has_attr("is_test") and op.attr("is_test")) and not (  # dropout
+        op.has_attr("use_random") and not op.attr("use_random")  # those that choose among boxes may take the first ones
+    )
 
 
 def _sources(program: Program, scope: Scope) -> dict[str, FeedSource]:

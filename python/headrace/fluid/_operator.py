@@ -107,6 +107,10 @@ class Operator:
         self.block.desc.set_attr(position, name, value)
         self.desc = self.block.desc.ops()[position]
 
+    def _remove_input(self, slot: str) -> None:
+        """Leaves an optional input out."""
+        self._replace({}, {}, without=slot)
+
     def _rename_input(self, old_name: str, new_name: str) -> None:
         """Has it read the variable ``new_name`` where it reads ``old_name``. That may be a name which ``old_name`` gets
         later, by ``Block._rename_var``.
@@ -125,9 +129,10 @@ class Operator:
             variable = self.block._var_recursive(name)
             variable.block._describe_like(variable, new_name)
 
-    def _replace(self, read: Mapping[str, str], written: Mapping[str, str]) -> None:
-        """Gives it other variables, by the names of those that it has."""
-        inputs = {slot: [read.get(name, name) for name in self.input(slot)] for slot in self.input_names}
+    def _replace(self, read: Mapping[str, str], written: Mapping[str, str], without: str | None = None) -> None:
+        """Gives it other variables, by the names of those that it has, and none in the input slot ``without``."""
+        slots = [slot for slot in self.input_names if slot != without]
+        inputs = {slot: [read.get(name, name) for name in self.input(slot)] for slot in slots}
         outputs = {slot: [written.get(name, name) for name in self.desc.output(slot)] for slot in self.output_names}
         attrs = self.all_attrs()
         if "sub_block" in attrs:

@@ -72,11 +72,10 @@ class Program:
     """A program, which an Executor runs: blocks of operators and variables.
 
     Attributes:
-        random_seed: 0, the default: random operators draw afresh in each process. Otherwise initial values, dropout,
-            crops, shuffled and random readers that are added afterwards get seeds that follow from this one, so that
-            training repeats. Layers that have nothing to tell their runs apart by (``uniform_random``,
-            ``gaussian_random``, ``sampling_id``, ``nce``, ``sampled_softmax_with_cross_entropy``) draw afresh all the
-            same: with a seed, they would draw the same numbers in every run.
+        random_seed: 0, the default: random operators draw afresh in each process. Otherwise initial values, layers and
+            optimizers that draw, shuffled and random readers that are added afterwards get seeds that follow from this
+            one, so that training repeats. Layers draw other numbers in each run, which they count in persistable
+            variables, so that training that is resumed from a checkpoint goes on with the same numbers.
     """
 
     def __init__(self) -> None:
@@ -240,7 +239,8 @@ class Program:
 
         With ``for_test`` the copy computes as in inference (dropout and batch_norm know of it) and has neither the
         backward pass nor the optimizer's operators, nor what computes learning rates, nor the variables of these: the
-        attribute "op_role" of an operator, which is stored with a program, says which they are.
+        attribute "op_role" of an operator, which is stored with a program, says which they are. Random operators whose
+        runs the program counts draw afresh in each run of the copy, which counts none.
         """
         program = self._of_desc(self.desc.copy())
         if for_test:
@@ -290,6 +290,7 @@ class Program:
         dropped: set[str] = set()
         written: set[str] = set()
         for_updates: set[str] = set()
+        counted = self._counted()
         for block in self.blocks:
             for index in range(len(block.ops) - 1, -1, -1):
                 op = block.ops[index]
@@ -300,11 +301,26 @@ class Program:
                         for_updates.update(op.input_arg_names)
                     block._remove_op(index)
         dropped.update(self._drop_sources(for_updates), self._drop_readers(written))
+        self._draw_afresh(counted - self._counted())
         dropped -= {name for block in self.blocks for op in block.ops for name in _names_in(op)}
         for block in self.blocks:
             for name in dropped & block.vars.keys():
                 if not isinstance(block.vars[name], Parameter) and not block.vars[name].is_data:
                     block._remove_var(name)
+
+    def _counted(self) -> set[str]:
+        """The names of what its operators count up."""
+        ops = (op for block in self.blocks for op in block.ops)
+        return {name for op in ops if op.type == "increment" for name in op.output_arg_names}
+
+    def _draw_afresh(self, counters: set[str]) -> None:
+        """Has random operators draw afresh whose runs ``counters`` counted, and nothing counts any more: they would
+        draw the same numbers in every run. ``Prune`` of C++ does so, too.
+        """
+        for op in (op for block in self.blocks for op in block.ops):
+            if not counters.isdisjoint(op.input("Seed")):
+                op._remove_input("Seed")
+                op._set_attr("seed", 0)
 
     def _drop_sources(self, names: set[str]) -> set[str]:
         """Removes the operators of the root block that compute ``names`` and nothing else, if no other operator reads

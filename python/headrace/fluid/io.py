@@ -242,8 +242,9 @@ def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> d
 
 def _counters(variables: Sequence[Variable]) -> set[str]:
     """The names of those that count the runs of random operators."""
-    blocks = {id(var.block): var.block for var in variables}.values()
-    return {name for block in blocks for op in block.ops for name in op.input("Seed")}
+    programs = {id(var.block.program): var.block.program for var in variables}.values()
+    ops = (op for program in programs for block in program.blocks for op in block.ops)
+    return {name for op in ops for name in op.input("Seed")}
 
 
 def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:

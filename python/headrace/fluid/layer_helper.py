@@ -15,6 +15,7 @@ from headrace.fluid._variable import SlotValue
 from headrace.fluid.framework import (
     Block,
     Operator,
+    OpRole,
     Parameter,
     Program,
     Variable,
@@ -27,6 +28,7 @@ __all__ = [
     "Ints",
     "LayerHelper",
     "append_layer",
+    "append_random_op",
     "as_integers",
     "check_shape",
     "check_variable",
@@ -198,6 +200,18 @@ class LayerHelper:
     ) -> Operator:
         """Adds an operator, of the layer's type unless another is given, to the current block."""
         return self.main_program.current_block().append_op(type or self.layer_type, inputs, outputs, attrs)
+
+    def append_random_op(
+        self,
+        inputs: Mapping[str, SlotValue],
+        outputs: Mapping[str, SlotValue],
+        attrs: Mapping[str, Any],
+        seed: int | None = None,
+        draws: bool = True,
+    ) -> Operator:
+        """Adds an operator of the layer's type that draws random numbers to the current block; see the function."""
+        block = self.main_program.current_block()
+        return append_random_op(block, self.layer_type, inputs, outputs, attrs, self.name, seed, draws)
 
     def create_variable(
         self, dtype: Any = None, stop_gradient: bool | None = False, name: str | None = None, **declared: Any
@@ -543,6 +557,44 @@ def append_layer(
         outputs[intermediate] = helper.create_variable(dtype)
     helper.append_op(variables, outputs, attrs)
     return helper.append_activation(outputs[out_slot], act)
+
+
+def append_random_op(
+    block: Block,
+    op_type: str,
+    inputs: Mapping[str, SlotValue],
+    outputs: Mapping[str, SlotValue],
+    attrs: Mapping[str, Any],
+    name: str,
+    seed: int | None = None,
+    draws: bool = True,
+) -> Operator:
+    """Adds an operator that draws random numbers.
+
+    With a ``seed``, which the user gives, it draws the same ones in each run. Without one, what it draws follows from
+    the ``random_seed`` of the program, if there is one, and from a variable that counts its runs: other numbers in each
+    run, and in each step of a loop, and the same ones when training is repeated or resumed. In the block of a
+    ``Preprocessor`` it draws afresh for each batch.
+
+    Args:
+        name: that of the counter begins with it.
+        draws: False: there is nothing to count, since the operator draws nothing with these arguments.
+    """
+    program, startup = default_main_program(), default_startup_program()
+    counter = None
+    if not seed:
+        # The block of a reader can count nothing, and would draw the same numbers for each batch.
+        seed = 0 if block._within_reader() else program._next_seed()
+        # A startup program runs once, and cannot give a counter its first value before.
+        if seed != 0 and draws and program is not startup:
+            zero = initializer.Constant(0.0)
+            counter = create_initialized_var(program, startup, f"{name}.run", [1], "int64", zero, bare=True)
+            inputs = {**inputs, "Seed": counter}
+    op = block.append_op(op_type, inputs, outputs, {**attrs, "seed": seed})
+    if counter is not None:
+        with program._role_guard(OpRole.OPTIMIZE):  # a clone for a test does not count, and draws afresh
+            block.append_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
+    return op
 
 
 def create_initialized_var(

@@ -23,6 +23,7 @@ from headrace.fluid.framework import Program as Program
 from headrace.fluid.framework import default_main_program as default_main_program
 from headrace.fluid.framework import default_startup_program as default_startup_program
 from headrace.fluid.framework import program_guard as program_guard
+from headrace.fluid.layer_helper import append_random_op
 from headrace.fluid.regularizer import WeightDecayRegularizer
 from headrace.fluid.regularizer import append_regularization_ops as append_regularization_ops
 
@@ -113,8 +114,8 @@ class SGDOptimizer(_OperatorOptimizer):
 class DpsgdOptimizer(Optimizer):
     """Gradient descent with differential privacy (Abadi et al., 2016): parameter -= learning_rate · (gradient /
     max(1, ‖gradient‖ / clip) + noise / batch_size), where noise is one number for all elements, normally distributed
-    with standard deviation ``sigma``, and drawn afresh in each run, whatever the program's ``random_seed`` is. As in
-    Fluid, gradients are dense.
+    with standard deviation ``sigma``, and another one in each run: the same ones when training is repeated if the
+    program has a ``random_seed``. As in Fluid, gradients are dense.
     """
 
     def __init__(
@@ -141,11 +142,13 @@ class DpsgdOptimizer(Optimizer):
                 f"Dpsgd: the gradient of {parameter.name!r} is sparse, expected a dense one: its noise is for all "
                 "elements. Pass is_sparse=False to the embedding"
             )
-        return block.append_op(
+        return append_random_op(
+            block,
             "dpsgd",
             {"Param": parameter, "Grad": gradient, "LearningRate": self._create_param_lr(param_and_grad)},
             {"ParamOut": parameter},
             {"clip": self._clip, "batch_size": self._batch_size, "sigma": self._sigma},
+            f"{parameter.name}_dpsgd",
         )
 
 

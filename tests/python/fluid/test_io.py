@@ -574,6 +574,19 @@ def test_a_folder_without_counters_of_random_operators_is_loaded(exe: fluid.Exec
         fluid.io.load_persistables(exe, str(tmp_path))
 
 
+def test_a_folder_without_counters_of_operators_in_a_block_is_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
+    main, layers = fluid.default_main_program(), fluid.layers
+    main.random_seed = 3
+    x = fluid.data("x", [None, 4])
+    layers.fc(x, 8)
+    layers.cond(layers.less_than(layers.mean(x), layers.mean(x) + 1.0), lambda: layers.dropout(x, 0.5), lambda: x * 2.0)
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_persistables(exe, str(tmp_path))
+    (counter,) = tmp_path.glob("*.run")
+    counter.unlink()
+    fluid.io.load_persistables(exe, str(tmp_path))
+
+
 def test_a_model_that_is_loaded_keeps_the_names_of_what_it_computes(exe: fluid.Executor, tmp_path: Path) -> None:
     x = fluid.data("x", [None, 2])
     targets = [x * 2.0, fluid.layers.argmax(x, 1), x > 1.0]

@@ -72,7 +72,7 @@ def nce(
         sampler: the distribution of the noise: "uniform", "log_uniform" (lower classes are more frequent) or
             "custom_dist".
         custom_dist: the probability of each class, for "custom_dist".
-        seed: if given, the same noise in each run.
+        seed: if given, the same noise in each run; see ``layers.dropout``.
         is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
 
     Returns:
@@ -102,11 +102,10 @@ def nce(
     attrs = {
         "num_total_classes": num_total_classes,
         "num_neg_samples": noise,
-        "seed": seed,
         "sampler": samplers[sampler],
         "is_sparse": is_sparse,
     }
-    helper.append_op(inputs, outputs, attrs)
+    helper.append_random_op(inputs, outputs, attrs, seed)
     return cost / (noise + 1)
 
 
@@ -147,7 +146,7 @@ def sampled_softmax_with_cross_entropy(
         remove_accidental_hits: a class that is drawn and is a true one of the row counts as such alone.
         use_customized_samples: the classes are ``customized_samples``, int64 [N, num_true + num_samples], the true ones
             first, expected as often as ``customized_probabilities``, of the same shape, say.
-        seed: if given, the same classes in each run.
+        seed: if given, the same classes in each run; see ``layers.dropout``.
 
     Returns:
         [N, 1].
@@ -182,9 +181,8 @@ def sampled_softmax_with_cross_entropy(
         "uniq": True,
         "remove_accidental_hits": remove_accidental_hits,
         "use_customized_samples": use_customized_samples,
-        "seed": seed,
     }
-    helper.append_op(inputs, outputs, attrs)
+    helper.append_random_op(inputs, outputs, attrs, seed, draws=not use_customized_samples)
     if num_true > 1:
         each = one_hot(reshape(sampled_label, [-1, num_true, 1]), depth=num_true + num_samples)
         sampled_label = cast(reductions.reduce_mean(each, dim=1), logits.dtype)

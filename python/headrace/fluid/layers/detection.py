@@ -40,9 +40,10 @@ def append_without_gradient(
     attrs: Mapping[str, Any],
     name: str | None,
     exact_name: bool = False,
+    draws: bool = False,
 ) -> tuple[Variable, ...]:
     """Adds an operator through which no gradient passes; ``dtypes``: of its outputs, which it returns. With
-    ``exact_name``, the name of its only output is ``name``.
+    ``exact_name``, the name of its only output is ``name``. ``draws``: whether it draws random numbers.
     """
     for slot, value in inputs.items():
         for item in value if isinstance(value, list) else [value]:
@@ -50,7 +51,10 @@ def append_without_gradient(
     helper = LayerHelper(op_type, name)
     exact = name if exact_name else None
     outputs = {slot: helper.create_variable(dtype, stop_gradient=True, name=exact) for slot, dtype in dtypes.items()}
-    helper.append_op(inputs, outputs, attrs)
+    if draws:
+        helper.append_random_op(inputs, outputs, attrs)
+    else:
+        helper.append_op(inputs, outputs, attrs)
     return tuple(outputs.values())
 
 

@@ -437,6 +437,7 @@ class Preprocessor:
         self._inside = True
         try:
             with program._new_block() as self._block:
+                self._block._runs_in_reader = True
                 yield
                 if not self._sources or not self._sinks:
                     raise errors.FailedPrecondition(

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import core, initializer
-from headrace.fluid.framework import OpRole, Variable
+from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import (
     LayerHelper,
     append_layer,
@@ -162,26 +162,14 @@ def dropout(
     """
     helper = LayerHelper("dropout", name)
     inputs = {"X": check_variable(x, "x", "dropout")}
-    program = helper.main_program
-    counter = None
-    if not seed:
-        seed = program._next_seed()
-        if seed != 0 and not is_test:
-            zero = initializer.Constant(0.0)
-            counter = helper.create_global_variable(f"{helper.name}.run", [1], "int64", zero)
-            inputs["Seed"] = counter
     out = helper.create_variable(x.dtype)
     mask = helper.create_variable("uint8", stop_gradient=True)
     attrs = {
         "dropout_prob": check_number(dropout_prob, "dropout_prob", "dropout"),
         "is_test": is_test,
-        "seed": seed,
         "dropout_implementation": dropout_implementation,
     }
-    helper.append_op(inputs, {"Out": out, "Mask": mask}, attrs)
-    if counter is not None:
-        with program._role_guard(OpRole.OPTIMIZE):  # a clone for a test must not count
-            helper.append_op({"X": counter}, {"Out": counter}, {"step": 1.0}, type="increment")
+    helper.append_random_op(inputs, {"Out": out, "Mask": mask}, attrs, seed, draws=not is_test)
     return out
 
 

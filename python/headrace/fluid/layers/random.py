@@ -1,5 +1,8 @@
-"""Layers that draw random numbers. A seed of 0 means other numbers in each run, also if the program has a
-``random_seed``; any other seed the same ones.
+"""Layers that draw random numbers.
+
+A seed of 0 means other numbers in each run: the same ones when training is repeated or resumed, if the program has a
+``random_seed``. Any other seed means the same numbers in each run. ``Program.clone(for_test=True)`` and models for
+inference draw afresh in each run, and what they draw changes nothing in training.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ __all__ = [
 ]
 
 
-def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any], input: Variable | None) -> Variable:
+def _fill(
+    op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any], input: Variable | None, seed: int
+) -> Variable:
     helper = LayerHelper(op_type)
     out = helper.create_variable(dtype, stop_gradient=True)
     inputs = {} if input is None else {"Input": check_variable(input, "input", op_type)}
     attrs = {"shape": check_shape(shape, "shape", op_type), "dtype": int(core.convert_dtype(dtype)), **attrs}
-    helper.append_op(inputs, {"Out": out}, attrs)
+    helper.append_random_op(inputs, {"Out": out}, attrs, seed)
     return out
 
 
@@ -56,9 +61,8 @@ def uniform_random(shape: Ints, dtype: Any = "float32", min: float = -1.0, max: 
         "dtype": int(core.convert_dtype(dtype)),
         "min": check_number(min, "min", "uniform_random"),
         "max": check_number(max, "max", "uniform_random"),
-        "seed": seed,
     }
-    helper.append_op(inputs, {"Out": out}, {**extents, **attrs})
+    helper.append_random_op(inputs, {"Out": out}, {**extents, **attrs}, seed)
     if inputs:
         declare_known(out, extents.get("shape", []))
     return out
@@ -79,9 +83,8 @@ def uniform_random_batch_size_like(
     attrs |= {
         "min": check_number(min, "min", "uniform_random_batch_size_like"),
         "max": check_number(max, "max", "uniform_random_batch_size_like"),
-        "seed": seed,
     }
-    return _fill("uniform_random_batch_size_like", shape, dtype, attrs, input)
+    return _fill("uniform_random_batch_size_like", shape, dtype, attrs, input, seed)
 
 
 def gaussian_random(
@@ -95,9 +98,9 @@ def gaussian_random(
         {
             "mean": check_number(mean, "mean", "gaussian_random"),
             "std": check_number(std, "std", "gaussian_random"),
-            "seed": seed,
         },
         None,
+        seed,
     )
 
 
@@ -108,9 +111,8 @@ def truncated_gaussian_random(
     attrs = {
         "mean": check_number(mean, "mean", "truncated_gaussian_random"),
         "std": check_number(std, "std", "truncated_gaussian_random"),
-        "seed": seed,
     }
-    return _fill("truncated_gaussian_random", shape, dtype, attrs, None)
+    return _fill("truncated_gaussian_random", shape, dtype, attrs, None, seed)
 
 
 def gaussian_random_batch_size_like(
@@ -128,9 +130,8 @@ def gaussian_random_batch_size_like(
     attrs |= {
         "mean": check_number(mean, "mean", "gaussian_random_batch_size_like"),
         "std": check_number(std, "std", "gaussian_random_batch_size_like"),
-        "seed": seed,
     }
-    return _fill("gaussian_random_batch_size_like", shape, dtype, attrs, input)
+    return _fill("gaussian_random_batch_size_like", shape, dtype, attrs, input, seed)
 
 
 def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32") -> Variable:
@@ -145,9 +146,8 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
     attrs = {
         "min": check_number(min, "min", "sampling_id"),
         "max": check_number(max, "max", "sampling_id"),
-        "seed": seed,
     }
-    helper.append_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs)
+    helper.append_random_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs, seed)
     return out
 
 

@@ -123,7 +123,7 @@ def generate_proposals(
 
 
 def _targets(
-    layer: str, inputs: dict[str, Any], attrs: dict[str, Any], more: dict[str, Any]
+    layer: str, inputs: dict[str, Any], attrs: dict[str, Any], more: dict[str, Any], draws: bool = False
 ) -> tuple[Variable, Variable, list[Variable]]:
     dtype = check_variable(inputs["Anchor"], "anchor_box", layer).dtype
     outputs = {
@@ -134,7 +134,7 @@ def _targets(
         "BBoxInsideWeight": dtype,
         **more,
     }
-    located, scored, *others = append_without_gradient(layer, inputs, outputs, attrs, None)
+    located, scored, *others = append_without_gradient(layer, inputs, outputs, attrs, None, draws=draws)
     return located, scored, others
 
 
@@ -169,7 +169,8 @@ def rpn_target_assign(
         rpn_fg_fraction: the greatest part of those chosen that sees objects.
         rpn_positive_overlap: anchors that overlap an object so much see it, and the one that overlaps it most.
         rpn_negative_overlap: anchors that overlap all objects less see none.
-        use_random: whether they are chosen at random (by the program's ``random_seed``); else the first ones are.
+        use_random: whether they are chosen at random, others in each run, and the same ones when training is repeated
+            if the program has a ``random_seed``; else the first ones are.
 
     Returns:
         Logits [S, 1] and places [F, 4] of those chosen; labels, int32 [S, 1], and places [F, 4] that they should have;
@@ -182,10 +183,9 @@ def rpn_target_assign(
         "rpn_negative_overlap": check_number(rpn_negative_overlap, "rpn_negative_overlap", "rpn_target_assign"),
         "rpn_fg_fraction": check_number(rpn_fg_fraction, "rpn_fg_fraction", "rpn_target_assign"),
         "use_random": use_random,
-        "seed": LayerHelper("rpn_target_assign", "").main_program._next_seed() if use_random else 0,
     }
     inputs = {"Anchor": anchor_box, "GtBoxes": gt_boxes, "IsCrowd": is_crowd, "ImInfo": im_info}
-    located, scored, (labels, targets, weights) = _targets("rpn_target_assign", inputs, attrs, {})
+    located, scored, (labels, targets, weights) = _targets("rpn_target_assign", inputs, attrs, {}, use_random)
     logits = gather(reshape(cls_logits, [-1, 1]), scored)
     places = gather(reshape(bbox_pred, [-1, 4]), located)
     return logits, places, labels, targets, weights
@@ -285,7 +285,6 @@ def generate_proposal_labels(
         "use_random": use_random,
         "is_cls_agnostic": is_cls_agnostic,
         "is_cascade_rcnn": is_cascade_rcnn,
-        "seed": LayerHelper("generate_proposal_labels", "").main_program._next_seed() if use_random else 0,
     }
     inputs = {
         "RpnRois": rpn_rois,
@@ -303,7 +302,7 @@ def generate_proposal_labels(
         "BboxOutsideWeights": dtype,
     }
     rois, labels, targets, inside, outside = append_without_gradient(
-        "generate_proposal_labels", inputs, outputs, attrs, None
+        "generate_proposal_labels", inputs, outputs, attrs, None, draws=use_random
     )
     return rois, labels, targets, inside, outside
 
