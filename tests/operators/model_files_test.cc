@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,6 +15,7 @@
 #include "framework/errors.h"
 #include "framework/executor.h"
 #include "framework/lod_tensor.h"
+#include "framework/op_role.h"
 #include "tests/operators/net.h"
 
 namespace headrace {
@@ -185,6 +187,46 @@ TEST_F(ModelFilesTest, SavesOfATrainingProgramWhatInferenceNeeds) {
     EXPECT_EQ(Infer(model, &scope_), first);
     fs::remove_all(folder_ / "model");
   }
+}
+
+// The operators that read `counter`, of any block.
+size_t CountReaders(const ProgramDesc& program, const std::string& counter) {
+  size_t readers = 0;
+  for (size_t i = 0; i < program.num_blocks(); ++i) {
+    for (const auto& op : program.block(i).ops()) {
+      readers += op->Input("Seed") == std::vector<std::string>{counter} ? 1 : 0;
+    }
+  }
+  return readers;
+}
+
+// A model without what counts its runs would draw the same numbers in each.
+TEST_F(ModelFilesTest, WhatIsNoLongerCountedDrawsAfresh) {
+  ProgramDesc& main = net_.main();
+  BlockDesc& root = main.block(0);
+  root.Var("counter") = {.name = "counter", .tensor = {.dims = {1}, .dtype = DataType::kInt64}, .persistable = true};
+  root.Var("noise").tensor.dims = {2};
+  root.AppendOp({"uniform_random",
+                 {{"Seed", {"counter"}}},
+                 {{"Out", {"noise"}}},
+                 {{"shape", std::vector<int64_t>{2}}, {"seed", int32_t{7}}}});
+  root.AppendOp({"increment", {{"X", {"counter"}}}, {{"Out", {"counter"}}}, {{"op_role", int32_t{kRoleOptimize}}}});
+  const ProgramDesc inference = InferenceProgram(main, {}, {"noise"});
+  ProgramDesc pruned(main);
+  Prune(&pruned, {}, {"noise"});
+  for (const ProgramDesc* program : {&inference, static_cast<const ProgramDesc*>(&pruned)}) {
+    EXPECT_EQ(CountReaders(*program, "counter"), 0u);
+    EXPECT_EQ(program->block(0).FindVar("counter"), nullptr);
+    const auto& ops = program->block(0).ops();
+    const auto draws = std::find_if(ops.begin(), ops.end(), [](auto& op) { return op->type == "uniform_random"; });
+    EXPECT_EQ((*draws)->Attr<int32_t>("seed"), 0);
+  }
+  // Counted for a result, or by whoever feeds it.
+  ProgramDesc counted(main);
+  Prune(&counted, {}, {"noise", "counter"});
+  EXPECT_EQ(CountReaders(counted, "counter"), 1u);
+  root.RemoveOps(root.ops().size() - 1, root.ops().size());
+  EXPECT_EQ(CountReaders(InferenceProgram(main, {"counter"}, {"noise"}), "counter"), 1u);
 }
 
 TEST_F(ModelFilesTest, FeedsAndFetchesAreInTheOrderGiven) {

@@ -394,6 +394,33 @@ TEST(WarmRun, OfABeamSearchAllocatesNothing) {
             0u);
 }
 
+TEST(WarmRun, OfCountedRandomOperatorsAllocatesNothing) {
+  Net net;
+  const std::string x = net.Data("x", {-1, 8});
+  const std::string counter = net.Data("run", {1}, DataType::kInt64);
+  const std::vector<int64_t> row = {-1, 8};
+  std::string hidden = net.Connected(x, 8, 8);
+  for (const char* type : {"uniform_random_batch_size_like", "gaussian_random_batch_size_like"}) {
+    const std::string noise = net.Add(type, {{"Input", x}, {"Seed", counter}}, {"Out"}, {{"shape", row}, {"seed", 3}});
+    hidden = net.Add("elementwise_mul", {{"X", hidden}, {"Y", noise}}, {"Out"});
+  }
+  hidden = net.Add("dropout", {{"X", hidden}, {"Seed", counter}}, {"Out", "Mask"}, {{"seed", 4}});
+  const std::string probabilities = net.Add("softmax", {{"X", hidden}}, {"Out"});
+  const std::string drawn = net.Add("sampling_id", {{"X", probabilities}, {"Seed", counter}}, {"Out"}, {{"seed", 5}});
+  const std::string loss = net.Add("mean", {{"X", hidden}}, {"Out"});
+  net.Minimize(loss, "dpsgd", 0.01f);
+  BlockDesc& block = net.main().block(0);
+  for (size_t i = 0; i < block.ops().size(); ++i) {
+    if (block.ops()[i]->type == "dpsgd") {
+      block.MutableOp(i).inputs["Seed"] = {counter};
+    }
+  }
+  const LoDTensor run = Ids({1}, 9);
+  EXPECT_EQ(AllocationsWhenWarm(net, {loss, drawn},
+                                {{{"x", Pixels({4, 8})}, {"run", run}}, {{"x", Pixels({2, 8})}, {"run", run}}}),
+            0u);
+}
+
 TEST(WarmRun, OfManyScalarOperatorsAllocatesNothing) {
   Net net;
   std::string x = net.Data("x", {1});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -149,6 +150,114 @@ TEST(RandomOperators, DifferFromRunToRunWithoutASeed) {
   const auto first = test.Get<double>("Out");
   test.Run();
   EXPECT_NE(first, test.Get<double>("Out"));
+}
+
+// Each operator that draws, with what it takes besides its seed, and the output that shows what it has drawn.
+struct Drawing {
+  const char* type;
+  const char* slot;
+  void (*complete)(OpTest*);
+};
+
+void FillTwoRows(OpTest* test) { test->Attr("shape", std::vector<int64_t>{2, 50}); }
+
+void FillLikeABatch(OpTest* test) {
+  FillTwoRows(test);
+  test->In<float>("Input", {2, 1}, {0, 0});
+}
+
+const Drawing kDrawings[] = {
+    {"uniform_random", "Out", FillTwoRows},
+    {"gaussian_random", "Out", FillTwoRows},
+    {"truncated_gaussian_random", "Out", FillTwoRows},
+    {"uniform_random_batch_size_like", "Out", FillLikeABatch},
+    {"gaussian_random_batch_size_like", "Out", FillLikeABatch},
+    {"sampling_id", "Out", [](OpTest* test) { test->In<float>("X", {50, 10}, std::vector<float>(500, 0.1f)); }},
+    {"dropout", "Out", [](OpTest* test) { test->In<float>("X", {100}, std::vector<float>(100, 1.0f)).Out("Mask"); }},
+    {"dpsgd", "ParamOut",
+     [](OpTest* test) {
+       test->In<float>("Param", {2}, {1, 2}).In<float>("Grad", {2}, {3, 4}).In<float>("LearningRate", {1}, {0.5f});
+     }},
+    {"nce", "SampleLabels",
+     [](OpTest* test) {
+       test->In<float>("Input", {1, 1}, {1}).In<int64_t>("Label", {1, 1}, {0});
+       test->In<float>("Weight", {1000, 1}, std::vector<float>(1000, 0.1f)).Known("Weight");
+       test->Out("Cost").Out("SampleLogits").Attr("num_total_classes", 1000);
+     }},
+    {"sample_logits", "Samples",
+     [](OpTest* test) {
+       test->In<float>("Logits", {1, 1000}, std::vector<float>(1000, 0.1f)).In<int64_t>("Labels", {1, 1}, {0});
+       for (const char* slot : {"Probabilities", "LogitsDim", "LabelsDim", "SampledLogits", "SampledLabels"}) {
+         test->Out(slot);
+       }
+       test->Attr("num_samples", 20);
+     }},
+};
+
+OpTest CountedDrawing(const Drawing& drawing, int32_t seed) {
+  OpTest test(drawing.type);
+  drawing.complete(&test);
+  test.Out(drawing.slot).Attr("seed", seed);
+  return test;
+}
+
+// The bytes that are drawn.
+std::vector<char> DrawnWith(const Drawing& drawing, int32_t seed, int64_t counter, bool narrow = false) {
+  OpTest test = CountedDrawing(drawing, seed);
+  if (narrow) {
+    test.In<int32_t>("Seed", {1}, {static_cast<int32_t>(counter)});
+  } else {
+    test.In<int64_t>("Seed", {1}, {counter});
+  }
+  test.Run();
+  const LoDTensor& out = test.Output(drawing.slot);
+  const auto* data = static_cast<const char*>(out.raw_data());
+  return {data, data + out.nbytes()};
+}
+
+TEST(RandomOperators, DrawSomethingElseForEachValueOfTheCounter) {
+  for (const Drawing& drawing : kDrawings) {
+    SCOPED_TRACE(drawing.type);
+    const auto first = DrawnWith(drawing, 7, 1);
+    EXPECT_EQ(first, DrawnWith(drawing, 7, 1));
+    EXPECT_EQ(first, DrawnWith(drawing, 7, 1, true));
+    EXPECT_NE(first, DrawnWith(drawing, 7, 2));
+    EXPECT_NE(first, DrawnWith(drawing, 7, 1 + (int64_t{1} << 40)));
+    EXPECT_NE(first, DrawnWith(drawing, 8, 1));
+    EXPECT_EQ(DrawnWith(drawing, 0, 5), DrawnWith(drawing, 0, 5));
+    OpTest plain = CountedDrawing(drawing, 7);
+    plain.Run();
+    const auto zeroth = DrawnWith(drawing, 7, 0);
+    EXPECT_EQ(std::memcmp(plain.Output(drawing.slot).raw_data(), zeroth.data(), zeroth.size()), 0);
+  }
+}
+
+TEST(RandomOperators, RefuseACounterThatIsNone) {
+  for (const Drawing& drawing : kDrawings) {
+    SCOPED_TRACE(drawing.type);
+    OpTest number = CountedDrawing(drawing, 7);
+    number.In<float>("Seed", {1}, {1});
+    ExpectInferThrows<TypeMismatch>(number, "Seed", "int64", "float32");
+    OpTest two = CountedDrawing(drawing, 7);
+    two.In<int64_t>("Seed", {2}, {1, 2});
+    ExpectInferThrows<InvalidArgument>(two, "Seed", "single element", "[2]");
+  }
+}
+
+TEST(RandomOperators, HaveGradientsWithACounter) {
+  OpTest nce("nce");
+  nce.In<double>("Input", {2, 3}, Numbers(6, -1, 1)).In<int64_t>("Label", {2, 1}, {0, 1});
+  nce.In<double>("Weight", {5, 3}, Numbers(15, -1, 1)).Known("Weight").In<int64_t>("Seed", {1}, {3});
+  nce.Out("Cost").Out("SampleLogits").Out("SampleLabels").Attr("num_total_classes", 5).Attr("seed", 4);
+  nce.CheckGradient({"Input", "Weight"}, {"Cost"});
+  OpTest logits("sample_logits");
+  logits.In<double>("Logits", {2, 6}, Numbers(12, -1, 1)).In<int64_t>("Labels", {2, 1}, {0, 1});
+  logits.In<int64_t>("Seed", {1}, {3}).Attr("num_samples", 3).Attr("seed", 4);
+  logits.Attr("remove_accidental_hits", false);  // what these become is too large for differences
+  for (const char* slot : {"Samples", "Probabilities", "LogitsDim", "LabelsDim", "SampledLogits", "SampledLabels"}) {
+    logits.Out(slot);
+  }
+  logits.CheckGradient({"Logits"}, {"SampledLogits"});
 }
 
 TEST(RandomOperators, RefuseImpossibleArguments) {
