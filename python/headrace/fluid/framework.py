@@ -291,6 +291,7 @@ class Program:
         written: set[str] = set()
         for_updates: set[str] = set()
         counted = self._counted()
+        counters = {name for block in self.blocks for op in block.ops for name in op.input("Seed")}
         for block in self.blocks:
             for index in range(len(block.ops) - 1, -1, -1):
                 op = block.ops[index]
@@ -300,7 +301,8 @@ class Program:
                     if op._role & (OpRole.OPTIMIZE | OpRole.LR_SCHED):
                         for_updates.update(op.input_arg_names)
                     block._remove_op(index)
-        dropped.update(self._drop_sources(for_updates), self._drop_readers(written))
+        # What a block draws is no part of what it does for updates.
+        dropped.update(self._drop_sources(for_updates - counters), self._drop_readers(written))
         self._draw_afresh(counted - self._counted())
         dropped -= {name for block in self.blocks for op in block.ops for name in _names_in(op)}
         for block in self.blocks:

@@ -240,6 +240,19 @@ def test_each_step_of_a_loop_draws_other_numbers(name: str, tmp_path: Path) -> N
     assert counters(main) == [3]
 
 
+def test_a_block_that_only_draws_and_tells_stays_in_a_program_that_evaluates() -> None:
+    main, exe, seen = fluid.default_main_program(), fluid.Executor(), list[np.ndarray]()
+    main.random_seed = 7
+    holds = layers.less_than(layers.fill_constant([1], "float32", 0.0), layers.fill_constant([1], "float32", 1.0))
+    with layers.Switch() as switch, switch.case(holds):
+        layers.py_func(lambda x: seen.append(np.array(x)), layers.uniform_random([3]), None)
+    exe.run(fluid.default_startup_program())
+    for program in (main, main.clone(for_test=True)):
+        exe.run(program)
+    assert len(seen) == 2
+    assert not np.array_equal(*seen)
+
+
 def _stepped(x: Variable) -> Variable:
     rnn = layers.StaticRNN()
     with rnn.step():
