@@ -204,7 +204,9 @@ size_t CountReaders(const ProgramDesc& program, const std::string& counter) {
 TEST_F(ModelFilesTest, WhatIsNoLongerCountedDrawsAfresh) {
   ProgramDesc& main = net_.main();
   BlockDesc& root = main.block(0);
-  root.Var("counter") = {.name = "counter", .tensor = {.dims = {1}, .dtype = DataType::kInt64}, .persistable = true};
+  VarDesc& counter = root.Var("counter");
+  counter.tensor = {.dims = {1}, .dtype = DataType::kInt64};
+  counter.persistable = true;
   root.Var("noise").tensor.dims = {2};
   root.AppendOp({"uniform_random",
                  {{"Seed", {"counter"}}},
