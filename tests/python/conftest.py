@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
-import multiprocessing
 import os
 import re
+import runpy
 import signal
 import sys
 from collections import Counter
@@ -26,9 +26,9 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Tests, and the programs that they run, mean fork if they choose no start method; from Python 3.14 on, they would get
 # forkserver.
 if sys.version_info >= (3, 14):
-    multiprocessing.set_start_method("fork", force=True)
-    paths = [str(Path(__file__).with_name("default_to_fork")), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    folder = Path(__file__).with_name("default_to_fork")
+    runpy.run_path(str(folder / "sitecustomize.py"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

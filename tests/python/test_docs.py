@@ -9,9 +9,7 @@ import ast
 import gc
 import importlib.util
 import multiprocessing
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import pytest
 
 import headrace.fluid as fluid
+from doc_programs import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,8 +140,4 @@ def test_a_recipe(title: str, tmp_path: Path) -> None:
     source = recipes()[title]
     skip_without(source)
     (tmp_path / "recipe.py").write_text(source)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "recipe.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    run(tmp_path, sys.executable, "recipe.py")
