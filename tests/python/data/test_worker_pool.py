@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.popen_spawn_posix
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
@@ -278,8 +279,10 @@ def test_an_interrupt_of_the_whole_terminal_does_not_end_what_starts(
     assert capfd.readouterr().err == ""
 
 
+# From Python 3.14 on, the main process has closed its copy of the end that the worker reads.
+@pytest.mark.parametrize("breaks", [False, True])
 def test_a_spawned_worker_that_is_killed_before_it_has_read_its_task_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
+    breaks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large the task, and if only multiprocessing can send it: the descriptor is an example."""
     spawn = multiprocessing.util.spawnv_passfds
@@ -292,16 +295,57 @@ def test_a_spawned_worker_that_is_killed_before_it_has_read_its_task_is_replaced
             os.waitid(os.P_PID, spawned[0], os.WEXITED | os.WNOWAIT)
         return spawned[-1]
 
+    def broken_at_first(*arguments: Any, **options: Any) -> Any:
+        if breaks and len(spawned) == 1:
+            raise BrokenPipeError
+        return open(*arguments, **options)
+
     multiprocessing.resource_tracker.ensure_running()  # which is spawned in the same way
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs, monkeypatch.context() as patch:
         patch.setattr(multiprocessing.util, "spawnv_passfds", killed_at_first)
+        patch.setattr(multiprocessing.popen_spawn_posix, "open", broken_at_first, raising=False)
         dataset = Samples([0, "x" * 200_000, theirs])
         loader = DataLoader(dataset, sampler=[0], num_workers=1, multiprocessing_context="spawn")
         with pytest.warns(RuntimeWarning, match="SIGKILL"):
             assert [batch.tolist() for batch in loader] == [[0]]
     assert len(spawned) == 2
     assert not os.path.exists(f"/proc/{spawned[0]}")
+
+
+def test_an_exception_while_a_spawned_worker_is_sent_its_task_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a signal handler, for instance."""
+    multiprocessing.resource_tracker.ensure_running()
+    before, descriptors = children(), len(os.listdir("/proc/self/fd"))
+    loader = DataLoader(Ints(8), batch_size=4, num_workers=2, multiprocessing_context="spawn")
+    seen: list[set[int]] = []
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        seen.append(children() - before)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.popen_spawn_posix, "open", interrupted, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert [len(new) for new in seen] == [1]
+    assert children() == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_an_error_before_a_worker_is_spawned_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that pickling raises, for instance; not that of a worker that has ended."""
+
+    def broken(*_: Any) -> None:
+        raise BrokenPipeError("no process yet")
+
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", broken)
+    loader = DataLoader(Ints(8), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(BrokenPipeError, match="no process yet"):
+        iter(loader)
 
 
 def test_warnings_that_are_errors_do_not_leave_the_loader_without_workers(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 from headrace import errors
 from headrace.data._system.limits import limit_named, small_stack
@@ -68,12 +69,14 @@ def worker_name(worker_id: int) -> str:
 
 
 @contextlib.contextmanager
-def start_explained(worker_id: int) -> Iterator[None]:
-    """Around the start of a worker: an error that a limit causes names it."""
+def start_explained(worker_id: int, context: Any) -> Iterator[None]:
+    """Around the start of a worker: an error that a limit causes names it, and so does a forkserver that has exited."""
     try:
         with limit_named(f"cannot start worker {worker_id}", 'fewer workers, or workers="thread",'):
             yield
     except (EOFError, ConnectionError) as error:
+        if context.get_start_method() != "forkserver":
+            raise
         raise errors.FailedPrecondition(
             "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "

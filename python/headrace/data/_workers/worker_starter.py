@@ -10,6 +10,7 @@ import multiprocessing.process
 import multiprocessing.resource_tracker
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 from headrace import errors
@@ -19,6 +20,7 @@ from headrace.data._system.life_line import LifeLine
 from headrace.data._workers.dataset_updates import UpdateLog, started_at
 from headrace.data._workers.fork_template import Template, TemplateGone
 from headrace.data._workers.processes import WorkerProcess, forkserver_sockets, worker_processes
+from headrace.data._workers.spawned_process import SpawnedProcess
 from headrace.data._workers.stacks import Stacks
 from headrace.data._workers.start_checks import start_explained, worker_name
 from headrace.data._workers.start_reports import StartLog, StartReporter, run_worker
@@ -88,7 +90,7 @@ class WorkerStarter:
 
     def _own_setup(self, worker_id: int, delay: float) -> dict[str, Any]:
         """The additional arguments of one of them."""
-        with start_explained(worker_id):
+        with start_explained(worker_id, self._context):
             sockets = forkserver_sockets(self._context)
         return {
             "worker_id": worker_id,
@@ -102,7 +104,8 @@ class WorkerStarter:
     def start(self, worker_id: int, source: Source, delay: float = 0.0) -> WorkerProcess:
         """Starts a worker with the program's current dataset."""
         setup = self._fixed_setup(source)(**self._own_setup(worker_id, delay))
-        process: multiprocessing.process.BaseProcess = self._context.Process(
+        kind = self._context.Process
+        process: multiprocessing.process.BaseProcess = (SpawnedProcess if kind is SpawnProcess else kind)(
             target=run_worker,
             args=(StartReporter(SharedDescriptor(self._starts.fd)), setup),
             name=worker_name(worker_id),
@@ -140,7 +143,7 @@ class WorkerStarter:
 
     def _run(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> WorkerProcess:
         self._started[worker_id] += 1
-        with start_explained(worker_id), process_start():
+        with start_explained(worker_id, self._context), process_start():
             if self._context.get_start_method() == "spawn":
                 multiprocessing.resource_tracker.ensure_running()  # which, as it starts, accepts interrupts again
             for attempts_left in reversed(range(_ATTEMPTS)):
@@ -148,7 +151,8 @@ class WorkerStarter:
                     with interrupts_blocked():
                         process.start()
                     break
-                except BrokenPipeError:  # it was killed before it had read what it is to do; or the forkserver is gone
+                # A process of the forkserver was killed before it had read what it is to do; or the forkserver is gone.
+                except BrokenPipeError:
                     if attempts_left == 0:
                         raise
         worker_processes.add(process)
