@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -46,9 +47,12 @@ def test_without_a_main_guard_one_error_names_it(context: str, tmp_path: Path) -
 def test_an_error_of_the_main_module_in_a_worker_names_it_too(context: str, tmp_path: Path) -> None:
     done = run(tmp_path, f"multiprocessing.set_start_method({context!r})\nmain(None)\n")
     assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    if context == "forkserver" and sys.version_info >= (3, 13, 1):  # which imports it, and has no start method yet
+        assert "importing it started another iteration over a loader" in last, done.stderr
+        return
     assert "RuntimeWarning" not in done.stderr, done.stderr
     assert 2 <= done.stderr.count("Traceback") <= 3, done.stderr  # those of two workers, and
-    last = done.stderr.strip().splitlines()[-1]
     assert "exited with status 1 while it imported the main module of the program" in last, done.stderr
     assert 'if __name__ == "__main__":' in last
 
@@ -61,15 +65,25 @@ spawn.get_preparation_data = lambda name: (data := prepare(name)) | {"main_path"
 """
 
 
-@pytest.mark.parametrize("end", ['main("forkserver")', 'raise KeyError if __name__ == "__mp_main__" else SystemExit'])
-def test_a_forkserver_that_imports_the_main_module_is_no_mystery(end: str, tmp_path: Path) -> None:
-    done = run(tmp_path, f'{PRELOAD}\nif __name__ == "__main__":\n    main("forkserver")\n{end}\n')
+def test_a_forkserver_that_imports_the_main_module_needs_its_guard(tmp_path: Path) -> None:
+    """As a worker does; the error does not point to what the forkserver printed, which is nothing."""
+    done = run(tmp_path, f'{PRELOAD}\nmain("forkserver")\n')
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.FailedPrecondition: each worker imports the main module"), done.stderr
+    assert 'if __name__ == "__main__":' in last
+
+
+def test_a_forkserver_that_fails_to_import_the_main_module_is_no_mystery(tmp_path: Path) -> None:
+    end = 'if __name__ == "__main__":\n    main("forkserver")\nelse:\n    raise KeyError\n'
+    done = run(tmp_path, f"{PRELOAD}\n{end}")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("headrace.errors.FailedPrecondition: the forkserver has exited"), done.stderr
     assert 'if __name__ == "__main__":' in last
     # Of what it met itself, multiprocessing's, and ours.
-    assert done.stderr.count("Traceback") == (2 if "KeyError" not in end else 3), done.stderr
+    assert done.stderr.count("Traceback") == 3, done.stderr
 
 
 def test_a_process_of_the_programs_own_is_told_itself(tmp_path: Path) -> None:
@@ -176,7 +190,8 @@ def test_a_class_under_the_main_guard_is_no_mystery(context: str, tmp_path: Path
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("headrace.errors.FailedPrecondition: Can't get attribute 'Numbers' on <module '__mp_main__'")
+    said = r"(Can't get attribute 'Numbers' on <module '__mp_main__'|module '__mp_main__' has no attribute 'Numbers')"
+    assert re.match(f"headrace.errors.FailedPrecondition: {said}", last), done.stderr
     assert 'Define it outside of `if __name__ == "__main__":`' in last
 
 

@@ -23,6 +23,10 @@ _DESCRIPTORS_AT_START = 10
 _WORKER_NAME = "headrace-worker-"
 # What multiprocessing calls a forkserver, which imports the main module in the place of its workers (Python 3.13.1).
 _FORKSERVER_NAME = "MainProcess"
+# What pickle says of a name that the main module lacks; Python 3.14 has it say the second.
+_MISSING = re.compile(r"on <module '__(mp_)?main__'|^module '__(mp_)?main__' has no attribute ")
+# How long a forkserver that answers no more may take to exit, in seconds.
+_PATIENCE = 1.0
 # The status of a worker that would have become a main process of its own.
 NO_MAIN_GUARD = 109
 
@@ -54,7 +58,7 @@ def lacks_in_main_module(error: BaseException | None) -> errors.FailedPreconditi
     """The error that explains a worker's: it looked for a class or function in the main module that it had imported;
     None if that was not the reason.
     """
-    if not isinstance(error, AttributeError) or not re.search(r"on <module '__(mp_)?main__'", str(error)):
+    if not isinstance(error, AttributeError) or not _MISSING.search(str(error)):
         return None
     explained = errors.FailedPrecondition(
         f"{error}: each worker imports the main module of the program when it starts, which defines no such name then. "
@@ -77,11 +81,31 @@ def start_explained(worker_id: int, context: Any) -> Iterator[None]:
     except (EOFError, ConnectionError) as error:
         if context.get_start_method() != "forkserver":
             raise
+        if _forkserver_status() == NO_MAIN_GUARD:
+            raise no_main_guard() from None
         raise errors.FailedPrecondition(
             "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
             f"exception or started another iteration over a loader. {small_stack()}{MAIN_GUARD}"
         ) from error
+
+
+def _forkserver_status() -> int | None:
+    """That with which the forkserver has exited, or is about to; None if it lives, or is not of this process."""
+    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    if pid is None:
+        return None
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            multiprocessing.connection.wait([descriptor], _PATIENCE)
+        finally:
+            os.close(descriptor)
+        # It stays for multiprocessing to wait for.
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None and ended.si_code == os.CLD_EXITED:
+            return ended.si_status
+    return None
 
 
 def require_descriptors(workers: int) -> None:
