@@ -190,6 +190,9 @@ const GemmIsa<T>& BestIsa() {
 // Enough for the threads to share what they have left at the end.
 constexpr int64_t kTasksPerThread = 4;
 
+// As many rows for each thread are worth a task of their own, if the columns are few.
+constexpr int64_t kRowsToCut = 128;
+
 // From so many panels on it pays to pack the rows that they are multiplied by; transposed ones sooner, and those that
 // no second-level cache holds from the second on.
 constexpr int64_t kPanelsToPackFor = 8;
@@ -429,7 +432,9 @@ class Product {
     const int64_t worthwhile = m * CeilDiv(n, isa_.lanes) * isa_.lanes * std::max(k, kLeastDepth) / kGemmWorkPerTask;
     // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
     const int64_t shared = threads * CeilDiv(kTasksPerThread, row_tasks_);
-    if (panels_ >= shared) {
+    // Except of many rows and few columns: then each thread takes and packs some of the rows, and waits for no other.
+    const bool cuts_rows = m >= kRowsToCut * threads && panels_ <= 2 * shared;
+    if (panels_ >= shared && !cuts_rows) {
       col_tasks_ = std::clamp<int64_t>(worthwhile / row_tasks_, 1, shared);
     } else {
       CutRowsToo(std::clamp<int64_t>(worthwhile, 1, threads));
@@ -437,16 +442,29 @@ class Product {
   }
 
   void Run() const {
-    // Rows that several tasks need are packed once for all of them, unless they are large.
+    const int64_t tasks = row_tasks_ * col_tasks_;
+    const int64_t at_once = std::min<int64_t>(tasks, PoolThreads());
+    const int64_t size = CeilDiv(m_, row_tasks_) * RowSize();
+    // Rows that several tasks need are packed once for all of them, unless they are large. Otherwise tasks have memory
+    // from here as well: of a thread's own, one that takes part for the first time in a later run would need some then.
     Tensor memory;
     T* shared_rows = nullptr;
+    T* own_rows = nullptr;
     if (col_tasks_ > 1 && Packs(panels_) && m_ * k_ * static_cast<int64_t>(sizeof(T)) <= kLargeBytes) {
       shared_rows = Scratch<T>(&memory, m_ * blocks_ * RowSize());
       PackAll(shared_rows);
+    } else if (1 < at_once && at_once <= FreePieces::kMax && Packs(CeilDiv(panels_, col_tasks_))) {
+      own_rows = Scratch<T>(&memory, at_once * size);
     }
-    ParallelFor(row_tasks_ * col_tasks_, 1, [&](int64_t first, int64_t end) {
+    FreePieces pieces;
+    ParallelFor(tasks, 1, [&](int64_t first, int64_t end) {
+      const int64_t piece = own_rows != nullptr ? pieces.Take() : 0;
       for (int64_t task = first; task < end; ++task) {
-        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_), shared_rows);
+        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_), shared_rows,
+                own_rows != nullptr ? own_rows + piece * size : nullptr);
+      }
+      if (own_rows != nullptr) {
+        pieces.Return(piece);
       }
     });
   }
@@ -501,7 +519,10 @@ class Product {
     for (int64_t cols = 1; cols <= panels_; ++cols) {
       const int64_t tasks = CeilDiv(std::max(threads, least * cols), threads) * threads;
       const int64_t rows = std::clamp(CeilDiv(tasks, cols), least, std::max(least, CeilDiv(m_, isa_.max_rows)));
-      const int64_t time = CeilDiv(rows * cols, threads) * (CeilDiv(m_, rows) + kCopying) * CeilDiv(panels_, cols);
+      const int64_t rows_of_task = CeilDiv(m_, rows);
+      const int64_t multiplying = (rows_of_task + kCopying) * CeilDiv(panels_, cols);
+      const int64_t packing = Packs(panels_) ? rows_of_task : 0;  // each row takes as long as a panel of it
+      const int64_t time = CeilDiv(rows * cols, threads) * (multiplying + packing);
       if (time < least_time) {
         least_time = time;
         row_tasks_ = rows;
@@ -510,7 +531,8 @@ class Product {
     }
   }
 
-  void RunTask(const Part& rows, const Part& panels, T* shared_rows) const {
+  // `shared_rows`: all rows, packed. `own_rows`: memory for those of the task, if they are to be packed. Or none.
+  void RunTask(const Part& rows, const Part& panels, T* shared_rows, T* own_rows) const {
     // Rows of unaligned panels would lie on two cache lines each.
     alignas(64) T packed[kMaxDepth * 64 / sizeof(T) * 2];
     alignas(64) T sums[kSlicedSums];
@@ -520,7 +542,10 @@ class Product {
     const bool is_sliced = read_direct && tiles <= kMaxSlicedTiles && AreRowsFarApart(*direct_);
     const int64_t together =
         is_sliced ? std::clamp<int64_t>(kSlicedSums / (rows.size * panel_width_), 1, panels.size) : 1;
-    T* packed_rows = pack_rows && shared_rows == nullptr ? MemoryForRows<T>(rows.size * RowSize()) : nullptr;
+    T* packed_rows = own_rows;
+    if (pack_rows && shared_rows == nullptr && own_rows == nullptr) {
+      packed_rows = MemoryForRows<T>(rows.size * RowSize());
+    }
     int64_t stride = 0;
     for (Walk at(k_, blocks_, panels, together, is_sliced ? kSliceRows : depth_); !at.IsDone();) {
       if (at.IsFirstPanel()) {
