@@ -11,6 +11,7 @@ import runpy
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def _same_numbers_in_any_order(request: pytest.FixtureRequest) -> None:
     rng = getattr(request.module, "RNG", None)
     if rng is not None:
         rng.bit_generator.state = _random_states.setdefault(request.module.__file__, rng.bit_generator.state)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Collects no garbage during a test that recurses as deep as Python lets it: finalizers of other tests' objects
+    would find no stack left, and fail.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

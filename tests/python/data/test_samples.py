@@ -518,6 +518,7 @@ def circular(kind: str, index: int) -> Any:
         *(("list in a tuple", r"\[2\]\[0\]"), ("dict in a tuple", r"\['itself'\]\[0\]")),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_a_sample_that_contains_itself_is_an_error_that_names_it(
     kind: str, where: str, num_workers: int, batch_size: int | None
 ) -> None:
@@ -541,6 +542,7 @@ def test_a_circle_is_found_wherever_it_is_and_nowhere_else() -> None:
     assert circle_in([part, [part, circle]]) == "[1][1][1][1]"
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_of_a_sample_that_is_only_deep_the_error_is_pythons() -> None:
     deep: Any = []
     for _ in range(100_000):

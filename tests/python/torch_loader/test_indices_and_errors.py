@@ -207,6 +207,7 @@ class Circles(Kinds):
 
 @both
 @pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.usefixtures("no_collection")
 def test_a_sample_that_contains_itself_is_an_error_that_names_it(workers: int, batch_size: int | None) -> None:
     batches = iter(DataLoader(Circles(), batch_size, num_workers=workers))
     for _ in range(1 if batch_size else 3):

@@ -167,6 +167,7 @@ def test_each_wrong_key_is_named(keys: dict[Any, Any], message: str) -> None:
         ("c.yaml", None, "cannot be read as a configuration: Is a directory; name a file"),
     ],
 )
+@pytest.mark.usefixtures("no_collection")
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str, text: Any, message: str) -> None:
     path = tmp_path / name
     if text is None:
