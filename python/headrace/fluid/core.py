@@ -425,16 +425,18 @@ def get_cuda_device_count() -> int:
     return int(is_compiled_with_cuda())
 
 
-def check_gpu(what: str) -> None:
-    """Refuses ``what``, which needs a GPU, unless the CPU is to stand for one.
+def check_gpu(
+    what: str, instead: str = "use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() is False"
+) -> None:
+    """Refuses ``what``, which needs a GPU, unless the CPU is to stand for one. ``instead``: what to do.
 
     Raises:
         Unimplemented: the environment has no ``HEADRACE_CUDA_ON_CPU=1``.
     """
     if not is_compiled_with_cuda():
         raise errors.Unimplemented(
-            f"{what}: kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() "
-            "is False, or set the environment variable HEADRACE_CUDA_ON_CPU=1, with which the CPU stands for a GPU"
+            f"{what}: kernels run on the CPU only: {instead}, or set the environment variable HEADRACE_CUDA_ON_CPU=1, "
+            "with which the CPU stands for a GPU"
         )
 
 

@@ -43,7 +43,7 @@ class ParallelExecutor:
         scope: Scope | None = None,
     ) -> None:
         if use_cuda:
-            check_gpu("ParallelExecutor(use_cuda=True)")
+            check_gpu("ParallelExecutor(use_cuda=True)", "pass use_cuda=False")
         if num_trainers != 1 or trainer_id != 0:
             raise errors.Unimplemented(
                 "several trainers that share one program's parameters are not supported: pass num_trainers=1"

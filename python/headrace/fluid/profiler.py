@@ -57,7 +57,8 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
         InvalidArgument: it is something else.
     """
     if state == "GPU":
-        check_gpu("start_profiler('GPU')")
+        check_gpu("start_profiler('GPU')", "profile 'CPU'")
+        state = "CPU"
     _check_one_of(state, _STATES, "state")
     _check_one_of(tracer_option, _OPTIONS, "tracer_option")
     if not _core.profiler_is_on():
@@ -117,7 +118,7 @@ def profiler(
 
 def cuda_profiler(output_file: Path, output_mode: str | None = None, config: Sequence[str] | None = None) -> Any:
     """Raises Unimplemented: there is no GPU. With ``HEADRACE_CUDA_ON_CPU=1``, a context that profiles nothing."""
-    check_gpu("cuda_profiler()")
+    check_gpu("cuda_profiler()", "use profiler.profiler('CPU')")
     return contextlib.nullcontext()
 
 

@@ -120,7 +120,11 @@ def test_a_parallel_executor_has_a_scope_of_its_own(exe: fluid.Executor) -> None
             errors.TypeMismatch,
             "places has to be",
         ),
-        (lambda p: fluid.ParallelExecutor(True), errors.Unimplemented, "use_cuda=True.*HEADRACE_CUDA_ON_CPU=1"),
+        (
+            lambda p: fluid.ParallelExecutor(True),
+            errors.Unimplemented,
+            "pass use_cuda=False, or set .*HEADRACE_CUDA_ON_CPU=1",
+        ),
         (lambda p: fluid.ParallelExecutor(False, num_trainers=2), errors.Unimplemented, "num_trainers=1"),
         (lambda p: fluid.CUDAPlace(0), errors.Unimplemented, r"CUDAPlace\(0\).*fluid.CPUPlace\(\)"),
         (lambda p: fluid.CUDAPinnedPlace(), errors.Unimplemented, r"CUDAPinnedPlace\(\)"),
@@ -215,7 +219,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not isinstance(fluid.CPUPlace(), fluid.CUDAPlace)
 
 
-def test_the_cpu_stands_for_a_gpu_if_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_stands_for_a_gpu_if_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEADRACE_CUDA_ON_CPU", "1")
     assert fluid.is_compiled_with_cuda()
     assert fluid.device.get_cuda_device_count() == 1
@@ -230,7 +234,7 @@ def test_the_cpu_stands_for_a_gpu_if_the_environment_says_so(monkeypatch: pytest
     exe.run(fluid.default_startup_program())
     (first,) = exe.run(feed={"x": X}, fetch_list=[loss])
     parallel = fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)
-    with fluid.profiler.cuda_profiler("unused"):
+    with fluid.profiler.cuda_profiler("unused"), fluid.profiler.profiler("GPU", profile_path=str(tmp_path / "trace")):
         (second,) = parallel.run([loss], feed={"x": X})
     compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(places=fluid.cuda_places())
     (third,) = exe.run(compiled, feed={"x": X}, fetch_list=[loss])
