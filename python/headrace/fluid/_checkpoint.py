@@ -68,8 +68,8 @@ def save_checkpoint(
                 fluid.io.save_checkpoint(executor, "checkpoints", extra=done)
 
     Random operators repeat only if the programs had a ``random_seed`` when layers added them; others draw afresh in
-    every run. What Python generators feed has no place that could be saved; nor have readers of
-    files and of random data, which begin again. A RuntimeWarning tells of such operators and readers.
+    every run. What Python generators feed has no place that could be saved; nor have readers of files and of random
+    data, which begin again. A RuntimeWarning tells of such operators and readers.
 
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.

@@ -291,7 +291,7 @@ class Program:
         written: set[str] = set()
         for_updates: set[str] = set()
         counted = self._counted()
-        counters = {name for block in self.blocks for op in block.ops for name in op.input("Seed")}
+        counters = self._counters()
         for block in self.blocks:
             for index in range(len(block.ops) - 1, -1, -1):
                 op = block.ops[index]
@@ -314,6 +314,10 @@ class Program:
         """The names of what its operators count up."""
         ops = (op for block in self.blocks for op in block.ops)
         return {name for op in ops if op.type == "increment" for name in op.output_arg_names}
+
+    def _counters(self) -> set[str]:
+        """The names of the variables that count the runs of random operators."""
+        return {name for block in self.blocks for op in block.ops for name in op.input("Seed")}
 
     def _draw_afresh(self, counters: set[str]) -> None:
         """Has random operators draw afresh whose runs ``counters`` counted, and nothing counts any more: they would

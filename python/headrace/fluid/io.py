@@ -243,8 +243,7 @@ def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> d
 def _counters(variables: Sequence[Variable]) -> set[str]:
     """The names of those that count the runs of random operators."""
     programs = {id(var.block.program): var.block.program for var in variables}.values()
-    ops = (op for program in programs for block in program.blocks for op in block.ops)
-    return {name for op in ops for name in op.input("Seed")}
+    return {name for program in programs for name in program._counters()}
 
 
 def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:

@@ -253,11 +253,15 @@ def test_a_block_that_only_draws_and_tells_stays_in_a_program_that_evaluates() -
     assert not np.array_equal(*seen)
 
 
+def _scaled(rows: Variable) -> Variable:
+    return rows * layers.uniform_random_batch_size_like(rows, [-1, 5], min=1.0, max=2.0)
+
+
 def _stepped(x: Variable) -> Variable:
     rnn = layers.StaticRNN()
     with rnn.step():
         row = rnn.step_input(x)
-        rnn.step_output(row * layers.uniform_random_batch_size_like(row, [-1, 5], min=1.0, max=2.0))
+        rnn.step_output(_scaled(row))
     out: Variable = rnn()
     return out
 
@@ -266,7 +270,7 @@ def _stepped_by_length(x: Variable) -> Variable:
     rnn = layers.DynamicRNN()
     with rnn.block():
         row = rnn.step_input(x)
-        rnn.output(row * layers.uniform_random_batch_size_like(row, [-1, 5], min=1.0, max=2.0))
+        rnn.output(_scaled(row))
     out: Variable = rnn()
     return out
 
@@ -276,10 +280,10 @@ def _sorted_out(x: Variable) -> Variable:
     branches = layers.IfElse(layers.less_than(layers.slice(x, [1], [0], [1]), limit))
     with branches.true_block():
         rows = branches.input(x)
-        branches.output(rows * layers.uniform_random_batch_size_like(rows, [-1, 5], min=1.0, max=2.0))
+        branches.output(_scaled(rows))
     with branches.false_block():
         rows = branches.input(x)
-        branches.output(rows * layers.uniform_random_batch_size_like(rows, [-1, 5], min=1.0, max=2.0))
+        branches.output(_scaled(rows))
     out: Variable = branches()[0]
     return out
 
